@@ -1,0 +1,123 @@
+"""What a queue is made of, shared by the synchronous and the asynchronous facade."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+from . import checks
+from .dialects import channel_of
+from .errors import InvalidArgument, ScopeMissing
+from .ids import uuid7
+from .models import TaskModel
+from .payloads import clean_json
+from .retry import DEFAULT_RETRY, RetryPolicy
+from .statements import Statements
+from .values import Limits, TaskT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Notify = Literal["transaction", "off"]
+"""How workers are woken: by NOTIFY in the caller's transaction, or not at all (they poll)."""
+
+DEFAULT_QUEUE = "default"
+
+
+class QueueCore(Generic[TaskT]):
+    """A queue's class, name, scope and settings. Holds no engine, session or other state.
+
+    Args:
+        cls: The host's task class.
+        name: The queue's name.
+        limits: Bounds and defaults; those of the class's kind if None.
+        retry: What ``fail`` uses unless told otherwise.
+        notify: How workers are woken.
+    """
+
+    def __init__(
+        self,
+        cls: type[TaskT],
+        name: str,
+        *,
+        limits: Limits | None,
+        retry: RetryPolicy | None,
+        notify: Notify,
+    ) -> None:
+        self.model = TaskModel(cls)
+        self.limits = limits or (Limits.board() if self.model.is_board else Limits())
+        self.name = checks.text("name", name, size=self.limits.name, trim=True)
+        self.retry = retry or DEFAULT_RETRY
+        if notify not in ("transaction", "off"):
+            raise InvalidArgument("notify", notify, "must be 'transaction' or 'off'")
+        self.notify: Notify = notify
+        self.scope: dict[str, Any] = {}
+        self.statements = Statements(self.model)
+
+    def scoped(self, values: Mapping[str, Any]) -> QueueCore[TaskT]:
+        """Return this queue with scope columns bound, sharing its statements.
+
+        Raises:
+            InvalidArgument: A name is no scope column, or a value is None.
+        """
+        for name, value in values.items():
+            if name not in self.model.scope:
+                known = ", ".join(self.model.scope) or "none"
+                raise InvalidArgument(
+                    "scope", name, f"{self.model.cls.__name__} has no such scope column ({known})"
+                )
+            if value is None:
+                raise InvalidArgument(name, value, "a scope column cannot be NULL")
+            if isinstance(value, str):
+                checks.text(name, value, empty=True)
+        bound: QueueCore[TaskT] = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__)
+        bound.scope = {**self.scope, **values}
+        for derived in ("inside", "bound"):
+            bound.__dict__.pop(derived, None)
+        return bound
+
+    @cached_property
+    def inside(self) -> dict[str, Any]:
+        """Parameters that bind the queue and its scope."""
+        return self.inside_of(self.scope)
+
+    def inside_of(self, scope: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters that bind the queue and the given scope values."""
+        return {
+            "tq_queue": self.name,
+            **{f"tq_scope_{name}": value for name, value in scope.items()},
+        }
+
+    @cached_property
+    def bound(self) -> tuple[str, ...]:
+        """Names of the bound scope columns, in the class's order."""
+        return tuple(name for name in self.model.scope if name in self.scope)
+
+    def need_scope(self, operation: str) -> None:
+        """Insist on a value for every scope column.
+
+        Raises:
+            ScopeMissing: One has none.
+        """
+        if len(self.scope) != len(self.model.scope):
+            missing = [name for name in self.model.scope if name not in self.scope]
+            raise ScopeMissing(self.name, operation, missing)
+
+    @cached_property
+    def channel(self) -> str:
+        """The notification channel of the task table."""
+        return channel_of(self.model.table)
+
+    def event(
+        self, actor: str | None, detail: Mapping[str, Any] | None = None, rows: int = 1
+    ) -> dict[str, Any]:
+        """Return the parameters of recorded events; none where nothing is recorded."""
+        if self.model.events is None:
+            return {}
+        kept = {name: value for name, value in (detail or {}).items() if value is not None}
+        return {
+            "tq_actor": actor,
+            "tq_detail": clean_json(kept) or None,
+            "tq_event_ids": [uuid7() for _ in range(rows)],
+        }

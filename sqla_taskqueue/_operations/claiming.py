@@ -1,0 +1,204 @@
+"""Claim the next tasks, or one that the caller names; take back leases that ran out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from .. import checks
+from ..statements import claim as statements
+from ..statements import lease as lease_statements
+from ..states import TaskState
+from ..values import Claim, Holder, Lease, Reclaimed, RefusalReason, Refused
+from ._refusals import Looked, look, refusal
+from ._targets import by_name
+from ._wakeups import wake
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from .._core import QueueCore
+    from .._sessions import Caller
+    from ._targets import Target
+
+_TRIES = 3
+_BATCH = 1_000
+"""How many expired leases one statement takes back."""
+
+
+def claim(
+    caller: Caller,
+    core: QueueCore[Any],
+    *,
+    holder: Holder | str,
+    limit: int,
+    lease: timedelta | None,
+    take_expired: bool | None,
+) -> list[Claim[Any]]:
+    """Take up to *limit* due tasks, in claim order."""
+    core.need_scope("claim")
+    who = Holder.of(holder, core.limits.name)
+    limit = checks.whole("limit", limit, least=1, most=core.limits.claim)
+    duration = core.limits.clamp_lease(lease)
+    caller.flush()
+    if core.model.is_board if take_expired is None else take_expired:
+        _reclaim_batch(caller, core, limit, None)
+    token = uuid4()
+    detail = {"session": who.session or None, "via": "next"}
+    rows = caller.entities(
+        core.statements(statements.claim),
+        {
+            **core.inside,
+            **_lease_params(token, who, duration),
+            **core.event(who.worker, detail, limit),
+            "tq_limit": limit,
+        },
+        joins=False,
+    )
+    ordered = sorted(rows, key=lambda row: row.tq_position)
+    return [_claimed(core, row, token, who, duration) for row in ordered]
+
+
+def claim_task(
+    caller: Caller,
+    core: QueueCore[Any],
+    *,
+    id: Any,  # noqa: A002 - the public word
+    key: str | None,
+    holder: Holder | str,
+    lease: timedelta | None,
+) -> Claim[Any] | Refused[Any]:
+    """Take one named task; renew it if this very holder has it already."""
+    who = Holder.of(holder, core.limits.name)
+    target = by_name(core, "claim_task", id, key)
+    duration = core.limits.clamp_lease(lease)
+    caller.flush()
+    looked: Looked | None = None
+    for _ in range(_TRIES):
+        # The UPDATE that follows routes the read, which locks, to the same engine.
+        route = core.statements(statements.take_rows, False)
+        looked = look(caller, core, target, lock=True, route=route)
+        if looked is None:
+            return refusal(target, None)
+        if (refused := _not_claimable(target, looked, who)) is not None:
+            return refused
+        params = _by_id(core, target, looked)
+        if looked.state is TaskState.CLAIMED and looked.holder != who and looked.exhausted:
+            # Its last attempt ended with the lease: end the task first, then say so.
+            caller.rows(
+                core.statements(lease_statements.give_up),
+                {**params, "tq_seen_token": looked.lease_token, **core.event(None)},
+            )
+            continue
+        token = uuid4()
+        renew = looked.state is TaskState.CLAIMED and looked.holder == who
+        lost_by = looked.holder if looked.state is TaskState.CLAIMED and not renew else None
+        detail = {
+            "session": who.session or None,
+            "taken_over_from": str(lost_by) if lost_by else None,
+        }
+        rows = caller.entities(
+            core.statements(statements.take, renew),
+            {
+                **params,
+                **_lease_params(token, who, duration),
+                **core.event(who.worker, detail),
+                "tq_seen_token": looked.lease_token,
+                "tq_seen_attempt": looked.attempt,
+                "tq_seen_round": looked.round,
+            },
+            joins=False,
+        )
+        if rows:
+            return _claimed(core, rows[0], token, who, duration)
+    # Only in autocommit: the row changed hands between each look and the write.
+    return refusal(target, looked, RefusalReason.BUSY)
+
+
+def _not_claimable(target: Target, looked: Looked, who: Holder) -> Refused[Any] | None:
+    """Return why the task cannot be claimed by *who*, or None."""
+    if looked.state is TaskState.QUEUED:
+        if looked.due_in <= 0:
+            return None
+        return refusal(target, looked, RefusalReason.NOT_DUE)
+    if looked.state is TaskState.CLAIMED and (looked.holder == who or looked.expired):
+        return None
+    reason = None
+    if looked.state is TaskState.CLAIMED and looked.holder and looked.holder.worker == who.worker:
+        reason = RefusalReason.HELD_BY_OTHER_SESSION
+    return refusal(target, looked, reason)
+
+
+def _by_id(core: QueueCore[Any], target: Target, looked: Looked) -> dict[str, Any]:
+    """Return the parameters that name the task just looked at by its id."""
+    return (
+        by_name(core, "claim_task", looked.id, None).params
+        if target.by == "key"
+        else dict(target.params)
+    )
+
+
+def _lease_params(token: UUID, who: Holder, duration: timedelta) -> dict[str, Any]:
+    return {
+        "tq_token": token,
+        "tq_worker": who.worker,
+        "tq_session": who.session,
+        "tq_lease": duration,
+    }
+
+
+def _claimed(
+    core: QueueCore[Any], row: Any, token: UUID, who: Holder, duration: timedelta
+) -> Claim[Any]:
+    columns, values = core.model.table.c, row._mapping  # noqa: SLF001 - documented view of a Row
+    return Claim(
+        id=core.model.identity_of(row),
+        queue=core.name,
+        scope=core.scope,
+        name=values[columns.name],
+        payload=values[columns.payload],
+        attempt=values[columns.attempt],
+        max_attempts=values[columns.max_attempts],
+        key=values[columns.key],
+        lease=Lease(token, who, values[columns.lease_expires_at], duration),
+        task=row[0],
+    )
+
+
+def reclaim(
+    caller: Caller, core: QueueCore[Any], *, stale_after: timedelta | None, limit: int | None
+) -> Reclaimed:
+    """Take back every lease that ran out, or *limit* of them, in bounded batches."""
+    if stale_after is not None:
+        stale_after = checks.duration("stale_after", stale_after)
+    if limit is not None:
+        limit = checks.whole("limit", limit, least=1, most=1 << 31)
+    caller.flush()
+    total = Reclaimed()
+    while limit is None or total.total < limit:
+        batch = _BATCH if limit is None else min(_BATCH, limit - total.total)
+        done = _reclaim_batch(caller, core, batch, stale_after)
+        total = Reclaimed(total.requeued + done.requeued, total.failed + done.failed)
+        if done.requeued < batch and done.failed < batch:
+            break
+    return total
+
+
+def _reclaim_batch(
+    caller: Caller, core: QueueCore[Any], limit: int, stale_after: timedelta | None
+) -> Reclaimed:
+    expiry: lease_statements.Expiry = "lease" if stale_after is None else "heartbeat"
+    params = {**core.inside, "tq_limit": limit}
+    if stale_after is not None:
+        params["tq_stale_after"] = stale_after
+    changed: list[int] = []
+    statement = None
+    for exhausted in (False, True):
+        statement = core.statements(lease_statements.reclaim, core.bound, expiry, exhausted)
+        rows = caller.rows(statement, {**params, **core.event(None, rows=limit)})
+        changed.append(len(rows))
+    requeued, failed = changed
+    if requeued:
+        wake(caller, core, statement)
+    return Reclaimed(requeued, failed)

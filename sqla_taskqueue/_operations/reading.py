@@ -1,0 +1,123 @@
+"""Reading tasks, histories and counts; a scope may be full, partial or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .. import checks
+from ..errors import InvalidArgument, UnsupportedModel
+from ..statements import reading as statements
+from ..states import ENDED, TaskState
+from ..values import Holder, Page, QueueStats
+from ._refusals import look
+from ._targets import by_name
+
+if TYPE_CHECKING:
+    from .._core import QueueCore
+    from .._sessions import Caller
+
+States = TaskState | str | Iterable[TaskState | str] | None
+
+
+def get(
+    caller: Caller,
+    core: QueueCore[Any],
+    *,
+    id: Any,  # noqa: A002 - the public word
+    key: str | None,
+) -> Any:
+    """Return one task as it is now, or None."""
+    if key is not None:
+        core.need_scope("get(key=…)")
+    target = by_name(core, "get", id, key, scope=core.scope)
+    caller.flush()
+    statement = core.statements(statements.get, core.bound, target.by)
+    rows = caller.entities(statement, target.params)
+    return rows[0][0] if rows else None
+
+
+def find(
+    caller: Caller,
+    core: QueueCore[Any],
+    *,
+    state: States,
+    name: str | None,
+    holder: Holder | str | None,
+    created_by: str | None,
+    limit: int,
+    after: Any,
+    content: bool,
+) -> Page[Any]:
+    """Return one page of tasks, newest key first."""
+    states = _states(state)
+    given: dict[str, Any] = {"name": name, "created_by": created_by}
+    if holder is not None:
+        who = Holder.of(holder, core.limits.name)
+        given |= {"worker": who.worker, "session": who.session}
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise InvalidArgument("limit", limit, "must be a whole number")
+    size = min(max(limit, 1), core.limits.page)
+    params = {**core.inside, "tq_limit": size + 1}
+    filters = [filter_ for filter_ in statements.FILTERS if given.get(filter_) is not None]
+    params |= {
+        f"tq_{filter_}": checks.text(filter_, given[filter_], empty=True) for filter_ in filters
+    }
+    if after is not None:
+        filters.append("after")
+        keys = core.model.key_values(after, {})
+        params |= {f"tq_pk_{index}": value for index, value in enumerate(keys)}
+    caller.flush()
+    statement = core.statements(statements.find, core.bound, states, tuple(filters), content)
+    rows = caller.entities(statement, params)
+    shown = rows[:size]
+    more = core.model.identity_of(shown[-1]) if len(rows) > size else None
+    return Page(tuple(row[0] for row in shown), more)
+
+
+def _states(state: States) -> tuple[TaskState, ...]:
+    if state is None:
+        return ()
+    given = [state] if isinstance(state, str) else list(state)
+    try:
+        return tuple(sorted({TaskState(one) for one in given}))
+    except ValueError:
+        known = ", ".join(TaskState)
+        raise InvalidArgument("state", state, f"must be one or more of {known}") from None
+
+
+def history(
+    caller: Caller,
+    core: QueueCore[Any],
+    *,
+    id: Any,  # noqa: A002
+    key: str | None,
+) -> list[Any]:
+    """Return the events of one task, oldest first; none when there is no such task."""
+    if core.model.events is None:
+        message = (
+            f"{core.model.cls.__name__} has no event class, so nothing is recorded: map one with "
+            f"TaskEventMixin and __task_model__ = {core.model.cls.__name__}"
+        )
+        raise UnsupportedModel(message)
+    target = by_name(core, "history", id, key)
+    caller.flush()
+    looked = look(caller, core, target, lock=False)
+    if looked is None:
+        return []
+    values = core.model.key_values(looked.id, core.scope)
+    params = {f"tq_pk_{index}": value for index, value in enumerate(values)}
+    rows = caller.entities(core.statements(statements.history), params)
+    return [row[0] for row in rows]
+
+
+def stats(caller: Caller, core: QueueCore[Any]) -> QueueStats:
+    """Count the tasks of each state."""
+    caller.flush()
+    counted = core.limits.counted
+    row = caller.rows(
+        core.statements(statements.stats, core.bound), {**core.inside, "tq_counted": counted + 1}
+    )[0]
+    values = dict(row._mapping)  # noqa: SLF001 - documented view of a Row
+    capped = frozenset(state for state in ENDED if values[state.value] > counted)
+    return QueueStats(**{**values, **{state.value: counted for state in capped}}, capped=capped)

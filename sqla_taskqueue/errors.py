@@ -1,0 +1,137 @@
+"""What the library raises.
+
+::
+
+    TaskQueueError
+     ├─ InvalidArgument (ValueError)     an argument is out of its documented range
+     │   └─ InvalidPayload               a value cannot be stored as JSON
+     ├─ ScopeMissing                     a scope column has no value
+     ├─ UnsupportedModel (TypeError)     a class cannot carry a queue
+     ├─ UnsupportedDialect               the database is not PostgreSQL
+     ├─ TaskExists                       enqueue(if_exists="raise") met an existing task
+     ├─ EnqueueConflict                  one of the host's own constraints keeps the row out
+     └─ LeaseLost                        the caller no longer holds the task
+
+All of them are raised before any SQL is sent, or after statements that did not fail: the
+caller's transaction stays usable. Errors of the database itself pass through untouched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .values import Refused
+
+_SHOWN = 80
+
+
+def shorten(value: object) -> str:
+    """Show *value* in at most about 80 characters, whatever its ``repr`` does."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - a host's __repr__ may raise anything
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+class TaskQueueError(Exception):
+    """The root of every error that this library raises by itself."""
+
+
+class InvalidArgument(TaskQueueError, ValueError):
+    """An argument is out of its documented range; nothing was sent to the database.
+
+    Attributes:
+        argument: The argument's name.
+        value: What was given.
+    """
+
+    def __init__(self, argument: str, value: object, problem: str) -> None:
+        super().__init__(f"{argument}={shorten(value)}: {problem}")
+        self.argument = argument
+        self.value = value
+
+
+class InvalidPayload(InvalidArgument):
+    """A value cannot be stored as JSON; the message names the place within it."""
+
+
+class ScopeMissing(TaskQueueError):
+    """The operation needs a value for every scope column.
+
+    Attributes:
+        missing: Names of the scope columns without a value.
+    """
+
+    def __init__(self, queue: str, operation: str, missing: Sequence[str]) -> None:
+        names = ", ".join(f"{name}=…" for name in missing)
+        super().__init__(
+            f"{operation} on queue {queue!r} needs the scope {', '.join(missing)}: "
+            f"call it on queue.scope({names})"
+        )
+        self.missing = tuple(missing)
+
+
+class UnsupportedModel(TaskQueueError, TypeError):
+    """A class cannot carry a queue; the message names the class and the feature."""
+
+
+class UnsupportedDialect(TaskQueueError):
+    """The queue runs on PostgreSQL only.
+
+    Tables can be created on other databases, so that a host's own test suite can run there.
+    """
+
+    def __init__(self, dialect: str) -> None:
+        super().__init__(
+            f"the queue needs PostgreSQL 14 or later and was given {dialect!r}; "
+            "only its tables can be created there"
+        )
+        self.dialect = dialect
+
+
+class TaskExists(TaskQueueError):
+    """``enqueue(if_exists="raise")`` met a task that exists already; nothing was inserted.
+
+    Attributes:
+        id: Primary key of the existing task.
+        state: Its state.
+    """
+
+    def __init__(self, subject: str, id: Any, state: str) -> None:  # noqa: A002 - the public word
+        super().__init__(f"{subject} exists already and is {state}; look it up with get()")
+        self.id = id
+        self.state = state
+
+
+class EnqueueConflict(TaskQueueError):
+    """A unique constraint that is not the queue's own keeps the row out.
+
+    Attributes:
+        constraint: Name of the constraint or index, as the database reports it.
+    """
+
+    def __init__(self, constraint: str | None, table: str) -> None:
+        super().__init__(
+            f"a row of {table!r} that this queue and scope cannot see already satisfies "
+            f"{constraint or 'a unique constraint'}; nothing was inserted"
+        )
+        self.constraint = constraint
+
+
+class LeaseLost(TaskQueueError):
+    """The caller no longer holds the task; nothing was written.
+
+    Raised rather than returned, so that the caller's transaction block rolls back together with
+    whatever else was done for the task.
+
+    Attributes:
+        refused: Who has the task now, or what has become of it.
+    """
+
+    def __init__(self, refused: Refused[Any]) -> None:
+        super().__init__(str(refused))
+        self.refused = refused

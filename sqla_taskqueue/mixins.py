@@ -1,0 +1,208 @@
+"""The columns of a task, an event and their keys, to be mixed into the host's own classes.
+
+::
+
+    class Task(UuidId, TaskMixin, Base):
+        __tablename__ = "tasks"
+
+Columns have server defaults, so that ``session.add(Task())`` makes a queued task, and no
+constructor gains an argument. The primary key is separate: :class:`UuidId`, :class:`BigIntId`,
+or the host's own columns, several of them included.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Identity,
+    Integer,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    event,
+    false,
+    inspect,
+    text,
+)
+from sqlalchemy.orm import Mapped, Mapper, mapped_column
+
+from ._declarative import column_mixin
+from ._schema import furnish
+from .dialects import StoredJSON, server_now
+from .errors import UnsupportedModel
+from .ids import uuid7
+from .values import Limits
+
+_Moment = DateTime(timezone=True)
+
+
+@column_mixin
+class UuidId:
+    """A primary key ``id`` of UUIDs, version 7, made in Python: the recommended key."""
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, insert_default=uuid7, sort_order=-100)
+
+
+@column_mixin
+class BigIntId:
+    """A primary key ``id`` of whole numbers that the database counts up."""
+
+    id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"),
+        Identity(),
+        primary_key=True,
+        sort_order=-100,
+    )
+
+
+@column_mixin
+class TaskMixin:
+    """The columns of a task.
+
+    Attributes of the class, set by the host if it wants them:
+        __scope__: Names of NOT NULL columns that divide the table (tenant, project …). They lead
+            the claim index, and every claim and write names a value for each.
+        __key_scope__: Names of the scope columns, or ``"queue"``, within which ``key`` is
+            unique. By default the scope.
+    """
+
+    __scope__: ClassVar[tuple[str, ...]] = ()
+    __key_scope__: ClassVar[tuple[str, ...] | None] = None
+
+    queue: Mapped[str] = mapped_column(Text, nullable=False, server_default="default")
+    """Name of the queue."""
+    name: Mapped[str] = mapped_column(Text, nullable=False, server_default="")
+    """Which kind of task it is: the handler's name; may be ''."""
+    payload: Mapped[Any] = mapped_column(StoredJSON, nullable=True)
+    """What the handler is given; JSON."""
+    state: Mapped[str] = mapped_column(Text, nullable=False, server_default="queued")
+    """A :class:`~sqla_taskqueue.TaskState`."""
+    priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"))
+    """The smaller number runs sooner."""
+    run_at: Mapped[datetime] = mapped_column(_Moment, nullable=False, server_default=server_now())
+    """From when it can be claimed."""
+    attempt: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
+    """Attempts that count, within the round: each claim adds one, a release gives it back."""
+    max_attempts: Mapped[int | None] = mapped_column(
+        Integer, nullable=True, server_default=text(str(Limits().max_attempts))
+    )
+    """How many attempts there may be in a round; NULL for no limit."""
+    round: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
+    """1, and one more each time an operator retries the ended task."""
+    key: Mapped[str | None] = mapped_column(Text, nullable=True)
+    """Lasting identity within ``__key_scope__``."""
+    unique_key: Mapped[str | None] = mapped_column(Text, nullable=True)
+    """At most one live task of the queue has this value."""
+    lease_token: Mapped[UUID | None] = mapped_column(Uuid, nullable=True)
+    """Proof of the claim that holds the task now; set exactly while claimed."""
+    lease_expires_at: Mapped[datetime | None] = mapped_column(_Moment, nullable=True)
+    heartbeat_at: Mapped[datetime | None] = mapped_column(_Moment, nullable=True)
+    claimed_at: Mapped[datetime | None] = mapped_column(_Moment, nullable=True)
+    claimed_by: Mapped[str | None] = mapped_column(Text, nullable=True)
+    """The holder's worker; stays on an ended task."""
+    claimed_session: Mapped[str | None] = mapped_column(Text, nullable=True)
+    """The holder's session; '' is the shared one."""
+    ended_token: Mapped[UUID | None] = mapped_column(Uuid, nullable=True)
+    """Token of the claim that ended the task."""
+    result: Mapped[Any] = mapped_column(StoredJSON, nullable=True)
+    error: Mapped[str | None] = mapped_column(Text, nullable=True)
+    """Why the last attempt failed, or why the task was cancelled."""
+    pending: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
+    """How many tasks it still waits for."""
+    has_dependants: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=false())
+    """Whether other tasks wait for it."""
+    created_by: Mapped[str | None] = mapped_column(Text, nullable=True)
+    created_at: Mapped[datetime] = mapped_column(
+        _Moment, nullable=False, server_default=server_now()
+    )
+    updated_at: Mapped[datetime] = mapped_column(
+        _Moment, nullable=False, server_default=server_now()
+    )
+    """When the state last changed; heartbeats leave it alone."""
+    finished_at: Mapped[datetime | None] = mapped_column(_Moment, nullable=True)
+
+
+@column_mixin
+class BoardMixin:
+    """Columns for tasks that people and agents read, beside :class:`TaskMixin`.
+
+    A class with it is a *board*: its attempts are endless and its leases longer by default
+    (:meth:`Limits.board() <sqla_taskqueue.Limits.board>`), and heartbeats are recorded as events.
+    """
+
+    title: Mapped[str] = mapped_column(Text, nullable=False, server_default="")
+    description: Mapped[str] = mapped_column(Text, nullable=False, server_default="")
+    meta: Mapped[Any] = mapped_column("metadata", StoredJSON, nullable=True)
+    """The column ``metadata``; that attribute name belongs to Declarative."""
+
+
+@column_mixin
+class TaskEventMixin:
+    """One row of a task's history, written in the transaction of the change itself.
+
+    The host names its task class in ``__task_model__``. The columns ``task_<key column>`` with
+    their foreign key are added to the table: they lead the primary key, which therefore serves
+    the reading of one task's history without a further index.
+    """
+
+    __task_model__: ClassVar[type[Any]]
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, nullable=False, insert_default=uuid7)
+    type: Mapped[str] = mapped_column(Text, nullable=False)
+    """An :class:`~sqla_taskqueue.EventType`."""
+    actor: Mapped[str | None] = mapped_column(Text, nullable=True)
+    """Who did it: a holder's worker, a creator, an operator; NULL for the queue itself."""
+    attempt: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
+    round: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
+    detail: Mapped[Any] = mapped_column(StoredJSON, nullable=True)
+    """A JSON object that says more."""
+    created_at: Mapped[datetime] = mapped_column(
+        _Moment, nullable=False, server_default=server_now()
+    )
+
+    @classmethod
+    def __table_cls__(cls, name: str, metadata: Any, *args: Any, **options: Any) -> Table:
+        """Make the table with the task's key in it; called by Declarative."""
+        task = getattr(cls, "__task_model__", None)
+        mapper = None if task is None else inspect(task, raiseerr=False)
+        if not isinstance(mapper, Mapper) or not isinstance(mapper.local_table, Table):
+            message = f"{cls.__name__} must name a mapped task class in __task_model__"
+            raise UnsupportedModel(message)
+        own = {column.name for column in args if isinstance(column, Column)}
+        referred = list(mapper.local_table.primary_key)
+        names = [f"task_{column.name}" for column in referred]
+        added: list[Any] = [
+            Column(name, column.type, primary_key=True, nullable=False, autoincrement=False)
+            for name, column in zip(names, referred, strict=True)
+            if name not in own
+        ]
+        if len(added) == len(names):
+            added.append(ForeignKeyConstraint(names, referred, ondelete="CASCADE"))
+        make = getattr(super(), "__table_cls__", Table)
+        table: Table = make(name, metadata, *added, *args, **options)
+        return table
+
+
+LIBRARY_COLUMNS = tuple(
+    name for name, value in vars(TaskMixin).items() if hasattr(value, "column")
+)
+"""Attributes of :class:`TaskMixin`: set by the queue's operations only."""
+
+
+def _furnish_task_class(mapper: Mapper[Any], cls: type[Any]) -> None:
+    furnish(mapper, cls, LIBRARY_COLUMNS)
+    if issubclass(cls, BoardMixin) and isinstance(mapper.local_table, Table):
+        # Endless attempts for session.add(Task()) too, as enqueue() gives a board's tasks.
+        mapper.local_table.c.max_attempts.server_default = None
+
+
+event.listen(TaskMixin, "after_mapper_constructed", _furnish_task_class, propagate=True)

@@ -1,0 +1,148 @@
+"""User data on its way to the database: payloads are checked, results and errors are cleaned.
+
+A payload that PostgreSQL would refuse is refused here, before any SQL, with a message that names
+the place. A result or an error text is never refused for what it contains: it is cleaned, because
+a task whose end cannot be written would run again for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from .errors import InvalidPayload, shorten
+
+JSONValue = dict[str, "JSONValue"] | list["JSONValue"] | str | int | float | bool | None
+
+MAX_DEPTH = 100
+"""How deep lists and objects may nest; deeper values exhaust the stack of some JSON readers."""
+
+MAX_DIGITS = 1_000
+"""How long a whole number may be; PostgreSQL keeps them all, Python reads up to 4,300 digits."""
+
+_MAX_WHOLE = 10**MAX_DIGITS
+_REPLACEMENT = "\ufffd"
+
+
+def check_payload(argument: str, value: Any, limit: int) -> None:
+    """Refuse *value* unless it can be stored as ``jsonb`` and read back equal.
+
+    Tuples are taken as lists. Text may hold any character but NUL and lone surrogates.
+
+    Args:
+        argument: Name for the message.
+        value: None, bool, int, float, str, list, tuple, or dict with text keys.
+        limit: Largest size of the encoded value, in bytes of UTF-8.
+
+    Raises:
+        InvalidPayload: Something cannot be stored; the message says where and why.
+    """
+    _check(argument, argument, value, 0)
+    if (size := json_size(value)) > limit:
+        raise InvalidPayload(argument, value, f"is {size:,} bytes of JSON; the limit is {limit:,}")
+
+
+def _check(argument: str, path: str, value: Any, depth: int) -> None:
+    problem = None
+    match value:
+        case None | bool():
+            return
+        case str():
+            problem = _text_problem(value)
+        case int():
+            if not -_MAX_WHOLE < value < _MAX_WHOLE:
+                # Such a number may be too long even for repr().
+                raise InvalidPayload(
+                    argument, "…", f"{path} has more than {MAX_DIGITS:,} digits"
+                ) from None
+        case float():
+            if not math.isfinite(value):
+                problem = "is not a finite number"
+        case list() | tuple() | dict() if depth >= MAX_DEPTH:
+            problem = f"nests deeper than {MAX_DEPTH} levels"
+        case list() | tuple():
+            for index, item in enumerate(value):
+                _check(argument, f"{path}[{index}]", item, depth + 1)
+        case dict():
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    problem = f"has the key {shorten(key)}, which is not text"
+                elif (flaw := _text_problem(key)) is not None:
+                    problem = f"has the key {shorten(key)}, which {flaw}"
+                else:
+                    _check(argument, f"{path}[{shorten(key)}]", item, depth + 1)
+                    continue
+                break
+        case _:
+            problem = f"is a {type(value).__name__}, which JSON cannot express"
+    if problem is not None:
+        raise InvalidPayload(argument, value, f"{path} {problem}")
+
+
+def _text_problem(text: str) -> str | None:
+    if "\x00" in text:
+        return "contains NUL (U+0000), which PostgreSQL cannot store"
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        return "contains a lone surrogate, which is not text"
+    return None
+
+
+def clean_text(text: str, limit: int | None = None) -> str:
+    """Return *text* storable: NUL and lone surrogates replaced by U+FFFD, cut at *limit*."""
+    if limit is not None and len(text) > limit:
+        text = text[: limit - 1] + "…"
+    if _text_problem(text) is None:
+        return text
+    return "".join(
+        _REPLACEMENT if character == "\x00" or "\ud800" <= character <= "\udfff" else character
+        for character in text
+    )
+
+
+def clean_json(value: Any, depth: int = 0) -> Any:
+    """Return *value* as something ``jsonb`` takes, changing no more than needed.
+
+    Text is cleaned, numbers that JSON does not know become text, other objects become their
+    ``str()``, and what nests deeper than the limit becomes text.
+    """
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return clean_text(value)
+        case int():
+            return value if -_MAX_WHOLE < value < _MAX_WHOLE else "a number too long to store"
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case list() | tuple() if depth < MAX_DEPTH:
+            return [clean_json(item, depth + 1) for item in value]
+        case dict() if depth < MAX_DEPTH:
+            return {
+                clean_text(key if isinstance(key, str) else safe_str(key)): clean_json(
+                    item, depth + 1
+                )
+                for key, item in value.items()
+            }
+        case _:
+            return clean_text(safe_str(value), 1_000)
+
+
+def safe_str(value: object) -> str:
+    """Return ``str(value)``, or what can be said of a value whose ``__str__`` raises."""
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - a user's __str__ may raise anything
+        return f"<{type(value).__name__} whose text raises {type(error).__name__}>"
+
+
+def error_text(error: BaseException | str) -> str:
+    """Return the text to store for *error*: its class and message, or the given text."""
+    if isinstance(error, str):
+        return clean_text(error)
+    return clean_text(f"{type(error).__name__}: {safe_str(error)}".removesuffix(": "))
+
+
+def json_size(value: Any) -> int:
+    """Return the size of a storable *value* in bytes of encoded JSON."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())

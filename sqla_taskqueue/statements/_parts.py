@@ -1,0 +1,315 @@
+"""What the statements are made of: binds, conditions, fences and recorded events.
+
+Every bind is named ``tq_…``, which no host column is, and every state in a predicate is a
+literal. A statement is built once per queue class and compiled through the caller's own
+execution options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal
+
+from sqlalchemy import (
+    CTE,
+    Column,
+    ColumnElement,
+    FromClause,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    Uuid,
+    and_,
+    any_,
+    bindparam,
+    case,
+    func,
+    insert,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from .._schema import is_state
+from ..dialects import StoredJSON, array_of, now
+from ..models import TaskModel
+from ..states import LIVE, EventType, TaskState
+
+By = Literal["id", "key"]
+"""How the caller names one task."""
+Fence = Literal["token", "holder", "live"]
+"""What a write demands: the claim's token, the holder's names, or only that the task is live."""
+
+NULL: ColumnElement[Any] = literal_column("NULL")
+ONE: ColumnElement[int] = literal_column("1", Integer)
+
+NO_LEASE: dict[str, Any] = {"lease_token": NULL, "lease_expires_at": NULL}
+"""What every end of a claim sets; an ended task keeps its holder."""
+NO_HOLDER: dict[str, Any] = {**NO_LEASE, "claimed_by": NULL, "claimed_session": NULL}
+"""What a return to the queue sets."""
+
+
+def bind(name: str, type_: Any) -> ColumnElement[Any]:
+    """Return the named bind ``tq_<name>``."""
+    return bindparam(f"tq_{name}", type_=type_)
+
+
+def state(value: TaskState) -> ColumnElement[str]:
+    """Return a state as a literal."""
+    return literal_column(f"'{value}'", Text)
+
+
+class Parts:
+    """Building blocks for the statements about one task class."""
+
+    def __init__(self, model: TaskModel[Any]) -> None:
+        self.model = model
+        self.table = model.table
+        self.c = model.table.c
+
+    def inside(
+        self, scope: Iterable[str] | None = None, of: FromClause | None = None
+    ) -> list[ColumnElement[bool]]:
+        """Return the conditions of the queue and of scope columns (all, or those named)."""
+        source = self.table if of is None else of
+        columns = self.model.scope if scope is None else {n: self.model.scope[n] for n in scope}
+        return [
+            *(
+                source.c[column.key] == bind(f"scope_{name}", column.type)
+                for name, column in columns.items()
+            ),
+            source.c.queue == bind("queue", Text),
+        ]
+
+    def named(self, by: By) -> list[ColumnElement[bool]]:
+        """Return the condition that finds the one task the caller names."""
+        if by == "key":
+            return [self.c.key == bind("key", Text)]
+        return [
+            column == bind(f"pk_{index}", column.type)
+            for index, column in enumerate(self.model.primary_key)
+        ]
+
+    def fenced(self, fence: Fence) -> ColumnElement[bool]:
+        """Return the condition under which a write after a claim may happen."""
+        c = self.c
+        match fence:
+            case "token":
+                # One expression: as two conditions the planner multiplies their selectivities,
+                # expects a single row and goes quadratic in batches.
+                return case((is_state(c.state, TaskState.CLAIMED), c.lease_token)) == bind(
+                    "token", Uuid
+                )
+            case "holder":
+                return and_(
+                    is_state(c.state, TaskState.CLAIMED),
+                    c.claimed_by == bind("worker", Text),
+                    c.claimed_session == bind("session", Text),
+                )
+            case "live":
+                return is_state(c.state, *LIVE)
+
+    def among(self, picked: CTE, scope: Iterable[str] | None = None) -> list[ColumnElement[bool]]:
+        """Return the conditions that find the rows whose keys *picked* has.
+
+        As arrays: read once, before the scan. A join with the CTE scans the whole table under a
+        generic plan, and ``IN (subselect)`` may run the locking subselect again for each row.
+        """
+        bound = self.model.scope if scope is None else dict.fromkeys(scope)
+        columns = self._unbound(bound)
+        conditions: list[ColumnElement[bool]] = [
+            column == any_(array_of(select(picked.c[column.key]), column.type))
+            for column in columns
+        ]
+        if len(columns) > 1:
+            keys: Select[Any] = select(*(picked.c[column.key] for column in columns))
+            conditions.append(tuple_(*columns).in_(keys))
+        return conditions
+
+    def _unbound(self, bound: Iterable[str]) -> list[Column[Any]]:
+        fixed = [self.model.scope[name] for name in bound]
+        columns = [c for c in self.model.primary_key if all(c is not one for one in fixed)]
+        return columns or [self.model.primary_key[-1]]
+
+    def position(self, picked: CTE) -> ColumnElement[int]:
+        """Return a row's place in *picked*: UPDATE … RETURNING comes in any order."""
+        columns = self._unbound(self.model.scope)
+        if len(columns) == 1:
+            array = array_of(select(picked.c[columns[0].key]), columns[0].type)
+            return func.array_position(array, columns[0], type_=Integer)
+        numbered = select(
+            *(picked.c[column.key] for column in columns), func.row_number().over().label("n")
+        ).subquery("tq_numbered")
+        return (
+            select(numbered.c.n)
+            .where(*(numbered.c[column.key] == column for column in columns))
+            .scalar_subquery()
+        )
+
+    @staticmethod
+    def once(query: Select[Any]) -> CTE:
+        """Return *query* as the CTE ``tq_picked``, evaluated exactly once.
+
+        Without MATERIALIZED a planner with poor statistics may run a locking subselect once per
+        outer row; each run skips what is locked already and takes further rows.
+        """
+        return query.cte("tq_picked").prefix_with("MATERIALIZED")
+
+    @staticmethod
+    def locking(query: Select[Any], *, skip: bool, of: Any = None) -> Select[Any]:
+        """Return *query* locking its rows; those that others lock are skipped or waited for.
+
+        FOR NO KEY UPDATE: the lock that an UPDATE takes anyway. FOR UPDATE would pass over tasks
+        that an open insert refers to by a foreign key.
+        """
+        return query.with_for_update(key_share=True, skip_locked=skip, of=of)
+
+    def key_and_counters(self, of: FromClause | None = None) -> list[ColumnElement[Any]]:
+        """Return what events need to know of a row: its key, attempt and round."""
+        source = self.table if of is None else of
+        columns = [*self.model.primary_key, self.c.attempt, self.c.round]
+        return [source.c[column.key] for column in columns]
+
+    def write(
+        self,
+        values: dict[str, Any],
+        *,
+        where: list[ColumnElement[bool]],
+        event: EventType | None,
+        counted: ColumnElement[int] | None = None,
+    ) -> Any:
+        """Return the conditional UPDATE of one task, which also records its event.
+
+        With an event class the row is locked and judged in a CTE that both the UPDATE and the
+        INSERT of the event read: one statement, so that no isolation level, not even autocommit,
+        can see one without the other.
+
+        Args:
+            values: What is set, beside ``updated_at`` (pass ``updated_at`` to overrule).
+            where: Which row, and the fence.
+            event: What to record; None for nothing.
+            counted: What is added to the row's attempt in the event.
+        """
+        if event is None or self.model.events is None:
+            return self.set(values).where(*where)
+        query: Select[Any] = select(*self.key_and_counters()).where(*where)
+        picked = self.once(self.locking(query, skip=False))
+        return (
+            self.set(values)
+            .where(*self.inside(), *self.among(picked))
+            .add_cte(self.recorded(picked, event, counted=counted))
+        )
+
+    def set(self, values: dict[str, Any], *returning: ColumnElement[Any]) -> Any:
+        """Return the ORM-enabled UPDATE without its conditions.
+
+        ORM-enabled, because transaction managers roll back what they did not see and sessions
+        with several engines must route it; unsynchronised, because the library expires nothing.
+        """
+        return (
+            update(self.model.cls)
+            .values({"updated_at": now(), **self._on_update(values), **values})
+            .returning(*(returning or self.answer))
+            .execution_options(synchronize_session=False)
+        )
+
+    def _on_update(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the host's Python-side ``onupdate`` values, evaluated at each execution.
+
+        SQLAlchemy does that by itself, but forgets them when the statement also holds an INSERT,
+        as it does wherever events are recorded.
+        """
+        if self.model.events is None:
+            return {}
+        return {
+            column.key: bindparam(
+                f"tq_onupdate_{column.key}",
+                callable_=partial(_evaluate, column.onupdate),
+                type_=column.type,
+            )
+            for column in self.table.c
+            if column.key not in values
+            and column.onupdate is not None
+            and (column.onupdate.is_callable or column.onupdate.is_scalar)
+        }
+
+    @property
+    def answer(self) -> list[ColumnElement[Any]]:
+        """What every write returns of the row it changed."""
+        c = self.c
+        return [
+            *self.model.primary_key,
+            c.state,
+            c.attempt,
+            c.run_at,
+            c.lease_token,
+            c.lease_expires_at,
+        ]
+
+    def recorded(
+        self,
+        picked: CTE,
+        event: EventType,
+        *,
+        counted: ColumnElement[int] | None = None,
+        detail: Callable[[FromClause], ColumnElement[Any]] | None = None,
+    ) -> CTE:
+        """Return the CTE that inserts one event for each row of *picked*.
+
+        The ids are made in Python, like all ids, and dealt out by number.
+        """
+        events = self.model.events
+        assert events is not None
+        rows = select(picked, func.row_number().over().label("tq_number")).subquery("tq_rows")
+        ids = (
+            func.unnest(bind("event_ids", ARRAY(Uuid)))
+            .table_valued("id", with_ordinality="number", name="tq_ids")
+            .render_derived()
+        )
+        attempt: ColumnElement[Any] = rows.c[self.c.attempt.key]
+        columns: dict[str, Any] = {
+            **{
+                event_column.key: rows.c[column.key]
+                for event_column, column in zip(
+                    events.task_key, self.model.primary_key, strict=True
+                )
+            },
+            "id": ids.c.id,
+            "type": literal_column(f"'{event}'", Text),
+            "actor": bind("actor", Text),
+            "attempt": attempt if counted is None else attempt + counted,
+            "round": rows.c[self.c.round.key],
+            "detail": bind("detail", StoredJSON) if detail is None else detail(rows),
+            "created_at": now(),
+        }
+        source: Select[Any] = select(*columns.values()).select_from(
+            rows.join(ids, rows.c.tq_number == ids.c.number)
+        )
+        return (
+            insert(events.table)
+            .from_select([events.table.c[name] for name in columns], source)
+            .cte("tq_recorded")
+        )
+
+
+class _NoContext:
+    """What a context-sensitive ``onupdate`` callable is given: no parameters of a row."""
+
+    @staticmethod
+    def get_current_parameters(isolate_multiinsert_groups: bool = True) -> dict[str, Any]:  # noqa: ARG004, FBT001, FBT002
+        """Return none."""
+        return {}
+
+
+def _evaluate(default: Any) -> Any:
+    """Return the value of a Python-side default."""
+    return default.arg(_NoContext()) if default.is_callable else default.arg
+
+
+def lease_end() -> ColumnElement[Any]:
+    """Return the end of a lease that begins with the statement."""
+    return now() + bind("lease", Interval)

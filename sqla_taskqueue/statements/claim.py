@@ -1,0 +1,144 @@
+"""Claiming: the next tasks of a queue, or one that the caller names.
+
+The next tasks are found *lane by lane*: the distinct priorities are walked by a loose index scan
+and each is joined laterally with a locking, limited scan of its own range of the claim index. A
+plain ordered scan walks every task due later before it reaches the next priority (120 ms beside
+a million of them on PostgreSQL 15, against half a millisecond).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Integer,
+    Select,
+    Text,
+    Uuid,
+    literal_column,
+    select,
+    true,
+)
+
+from .._schema import is_state
+from ..dialects import now
+from ..states import EventType, TaskState
+from ._parts import ONE, Parts, bind, lease_end, state
+
+_POSITION = "tq_position"
+
+
+def claim_rows(parts: Parts) -> Any:
+    """Claim up to ``tq_limit`` tasks; returns all their columns and their order."""
+    picked = parts.once(_next_tasks(parts))
+    statement = parts.set(
+        _taken(parts, parts.c.attempt + ONE),
+        *parts.table.c,
+        parts.position(picked).label(_POSITION),
+    ).where(*parts.inside(), *parts.among(picked))
+    if parts.model.events is not None:
+        statement = statement.add_cte(parts.recorded(picked, EventType.CLAIMED, counted=ONE))
+    return statement
+
+
+def claim(parts: Parts) -> Any:
+    """Return :func:`claim_rows` as entities, each with its columns and its place in the order.
+
+    ``select(…).from_statement(update)``, because ``update(…).returning(entity)`` leaves entities
+    stale that the session has already on early releases of SQLAlchemy 2.0.
+    """
+    position = literal_column(_POSITION, Integer)
+    return select(parts.model.cls, *parts.table.c, position).from_statement(claim_rows(parts))
+
+
+def _next_tasks(parts: Parts) -> Select[Any]:
+    lanes = _lanes(parts)
+    task = parts.table.alias("tq_candidate")
+    limit = bind("limit", Integer)
+    key = [task.c[column.key] for column in parts.model.free_key]
+    lane = (
+        parts.locking(
+            select(*parts.key_and_counters(task))
+            .where(
+                *parts.inside(of=task),
+                is_state(task.c.state, TaskState.QUEUED),
+                task.c.priority == lanes.c.priority,
+                task.c.run_at <= now(),
+            )
+            .order_by(task.c.run_at, *key)
+            .limit(limit),
+            skip=True,
+        )
+    ).lateral("tq_lane")
+    # Only a nested loop can run a lateral join: lanes come in ascending order, and the limit
+    # stops the scan, so that no more rows are locked than taken.
+    return select(*lane.c).select_from(lanes.join(lane, true())).limit(limit)
+
+
+def _lanes(parts: Parts) -> CTE:
+    """Return the priorities that have queued tasks, in ascending order."""
+
+    def lowest(of: Any, *more: ColumnElement[bool]) -> Select[Any]:
+        return (
+            select(of.c.priority)
+            .where(*parts.inside(of=of), is_state(of.c.state, TaskState.QUEUED), *more)
+            .order_by(of.c.priority)
+            .limit(ONE)
+        )
+
+    lanes = lowest(parts.table.alias("tq_first")).cte("tq_lanes", recursive=True)
+    following = parts.table.alias("tq_following")
+    return lanes.union_all(
+        select(lowest(following, following.c.priority > lanes.c.priority).scalar_subquery()).where(
+            lanes.c.priority.is_not(None)
+        )
+    )
+
+
+def _taken(parts: Parts, attempt: ColumnElement[int]) -> dict[str, Any]:
+    """Return what a claim writes."""
+    return {
+        "state": state(TaskState.CLAIMED),
+        "attempt": attempt,
+        "lease_token": bind("token", Uuid),
+        "lease_expires_at": lease_end(),
+        "heartbeat_at": now(),
+        "claimed_at": now(),
+        "claimed_by": bind("worker", Text),
+        "claimed_session": bind("session", Text),
+    }
+
+
+def take_rows(parts: Parts, renew: bool) -> Any:  # noqa: FBT001 - one of two variants
+    """Claim the one task that ``look`` has just judged, unless it has changed since.
+
+    What was seen is compared again: in a transaction the row is locked and cannot change, in
+    autocommit it can.
+    """
+    c = parts.c
+    seen = [
+        is_state(c.state, TaskState.QUEUED, TaskState.CLAIMED),
+        c.lease_token.is_not_distinct_from(bind("seen_token", Uuid)),
+        c.attempt == bind("seen_attempt", Integer),
+        c.round == bind("seen_round", Integer),
+    ]
+    where = [*parts.inside(), *parts.named("id"), *seen]
+    statement = parts.set(
+        _taken(parts, c.attempt if renew else c.attempt + ONE),
+        *parts.table.c,
+    )
+    if parts.model.events is None:
+        return statement.where(*where)
+    query: Select[Any] = select(*parts.key_and_counters()).where(*where)
+    picked = parts.once(parts.locking(query, skip=False))
+    event = EventType.RENEWED if renew else EventType.CLAIMED
+    return statement.where(*parts.inside(), *parts.among(picked)).add_cte(
+        parts.recorded(picked, event, counted=None if renew else ONE)
+    )
+
+
+def take(parts: Parts, renew: bool) -> Any:  # noqa: FBT001 - one of two variants
+    """Return :func:`take_rows` as an entity with its columns."""
+    return select(parts.model.cls, *parts.table.c).from_statement(take_rows(parts, renew))

@@ -1,0 +1,171 @@
+"""Keeping a lease, and taking back those that ran out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    FromClause,
+    Integer,
+    Interval,
+    Select,
+    cast,
+    extract,
+    func,
+    literal_column,
+    or_,
+    select,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from ..dialects import now
+from ..states import EventType, TaskState
+from ._parts import NO_HOLDER, NO_LEASE, By, Fence, Parts, bind, lease_end, state
+
+LOOKED_AT = (
+    "state",
+    "attempt",
+    "max_attempts",
+    "round",
+    "run_at",
+    "lease_token",
+    "ended_token",
+    "claimed_by",
+    "claimed_session",
+)
+"""Columns that a decision about one task needs."""
+
+Expiry = Literal["lease", "heartbeat"]
+"""Whether a claim is given up by its lease, or by the age of its last heartbeat."""
+
+
+def heartbeat(parts: Parts, by: By, fence: Fence) -> Any:
+    """Extend the lease; after its end too, as long as nobody took the task."""
+    return parts.write(
+        # updated_at stays: a heartbeat is no change of the task.
+        {
+            "lease_expires_at": lease_end(),
+            "heartbeat_at": now(),
+            "updated_at": parts.c.updated_at,
+        },
+        where=[*parts.inside(), *parts.named(by), parts.fenced(fence)],
+        event=EventType.RENEWED if parts.model.is_board else None,
+    )
+
+
+def _expired(parts: Parts, expiry: Expiry) -> ColumnElement[bool]:
+    c = parts.c
+    if expiry == "lease":
+        return c.lease_expires_at <= now()
+    return c.heartbeat_at <= now() - bind("stale_after", Interval)
+
+
+def _has_attempts(parts: Parts) -> ColumnElement[bool]:
+    return or_(parts.c.max_attempts.is_(None), parts.c.attempt < parts.c.max_attempts)
+
+
+def reclaim(parts: Parts, scope: tuple[str, ...], expiry: Expiry, exhausted: bool) -> Any:  # noqa: FBT001
+    """Take back up to ``tq_limit`` expired claims: to the queue, or to their end if *exhausted*.
+
+    The condition stands in the UPDATE again: a task that was finished or claimed afresh between
+    the look and the write stays as it is.
+    """
+    c = parts.c
+    conditions = [
+        c.lease_token.is_not(None),
+        _expired(parts, expiry),
+        ~_has_attempts(parts) if exhausted else _has_attempts(parts),
+    ]
+    inside = parts.inside(scope)
+    query = (
+        select(*parts.key_and_counters(), c.claimed_by, c.claimed_session)
+        .where(*inside, *conditions)
+        .order_by(c.claimed_at)
+        .limit(bind("limit", Integer))
+    )
+    return _give_up(parts, query, [*inside, *conditions], scope, exhausted=exhausted, skip=True)
+
+
+def give_up(parts: Parts) -> Any:
+    """End the one named task whose lease ran out on its last attempt."""
+    c = parts.c
+    conditions = [
+        *parts.inside(),
+        *parts.named("id"),
+        c.lease_token == bind("seen_token", c.lease_token.type),
+        _expired(parts, "lease"),
+        ~_has_attempts(parts),
+    ]
+    query: Select[Any] = select(*parts.key_and_counters(), c.claimed_by, c.claimed_session).where(
+        *conditions
+    )
+    scope = tuple(parts.model.scope)
+    return _give_up(parts, query, conditions, scope, exhausted=True, skip=False)
+
+
+def _give_up(
+    parts: Parts,
+    query: Select[Any],
+    conditions: list[ColumnElement[bool]],
+    scope: tuple[str, ...],
+    *,
+    exhausted: bool,
+    skip: bool,
+) -> Any:
+    picked = parts.once(parts.locking(query, skip=skip))
+    if exhausted:
+        values = {
+            **NO_LEASE,
+            "state": state(TaskState.FAILED),
+            "error": literal_column(
+                "'lease expired on the last attempt; last held by '", parts.c.error.type
+            )
+            + func.coalesce(parts.c.claimed_by, literal_column("'nobody'")),
+            "finished_at": now(),
+        }
+    else:
+        values = {
+            **NO_HOLDER,
+            "state": state(TaskState.QUEUED),
+        }
+    statement = parts.set(values).where(*conditions, *parts.among(picked, scope))
+    if parts.model.events is not None:
+        event = EventType.FAILED if exhausted else EventType.RECLAIMED
+        statement = statement.add_cte(parts.recorded(picked, event, detail=_lost_by))
+    return statement
+
+
+def _lost_by(rows: FromClause) -> ColumnElement[Any]:
+    """Return the detail of a reclaim: who held the lease that ran out."""
+    return func.jsonb_build_object(
+        literal_column("'reason'"),
+        literal_column("'lease expired'"),
+        literal_column("'worker'"),
+        rows.c.claimed_by,
+        literal_column("'session'"),
+        rows.c.claimed_session,
+        type_=JSONB,
+    )
+
+
+def look(parts: Parts, by: By, lock: bool) -> Any:  # noqa: FBT001 - one of two variants
+    """Read one task as it is: its entity, columns, and the facts that a refusal needs.
+
+    Times are compared by the database, whose clock is the only one.
+    """
+    c = parts.c
+    query = select(
+        parts.model.cls,
+        *parts.model.primary_key,
+        *(c[name] for name in LOOKED_AT),
+        _seconds_until(c.run_at).label("tq_due_in"),
+        _seconds_until(c.lease_expires_at).label("tq_remaining"),
+    ).where(*parts.inside(), *parts.named(by))
+    # OF the task's own table: an entity that loads relationships by joins has outer ones.
+    return parts.locking(query, skip=False, of=parts.table) if lock else query
+
+
+def _seconds_until(moment: ColumnElement[Any]) -> ColumnElement[float]:
+    return cast(extract("epoch", moment - now()), Float(53))
