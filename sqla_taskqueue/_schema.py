@@ -7,7 +7,7 @@ without the table, so that the host's convention weaves its own names around the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from sqlalchemy import CheckConstraint, Column, ColumnElement, Index, Table, and_, literal_column
 from sqlalchemy.sql.naming import conv
@@ -48,11 +48,16 @@ def mapped_columns(
         if not isinstance(column, Column) or column.table is not mapper.local_table:
             known = ", ".join(sorted(mapper.columns.keys()))
             _refuse(mapper, f"{attribute} names {name!r}, which is no column of it ({known})")
-        elif column.nullable:
+        if column.nullable:
             _refuse(mapper, f"{attribute} names {name!r}, which may be NULL; declare it NOT NULL")
-        else:
-            found[name] = column
+        found[name] = column
     return found
+
+
+def table_of(mapper: Mapper[Any]) -> Table | None:
+    """Return the table a class is mapped to, or None if it is mapped to something else."""
+    table: Any = mapper.local_table
+    return cast("Table", table) if isinstance(table, Table) else None
 
 
 def key_scope_names(cls: type[Any]) -> tuple[str, ...]:
@@ -76,16 +81,15 @@ def furnish(mapper: Mapper[Any], cls: type[Any], library_columns: Iterable[str])
             "joined-table and single-table inheritance: the task columns must be on the base "
             f"class, and {mapper.inherits.class_.__name__} has none",
         )
-    table = mapper.local_table
-    if not isinstance(table, Table):
-        _refuse(mapper, f"it is mapped to a {type(table).__name__}, not to a table")
-        return
+    table = table_of(mapper)
+    if table is None:
+        _refuse(mapper, f"it is mapped to a {type(mapper.selectable).__name__}, not to a table")
     missing = [
         name for name in library_columns if name not in mapper.columns or name not in table.c
     ]
     if missing:
         _refuse(mapper, f"its __table__ lacks the columns {', '.join(missing)}")
-    scope = mapped_columns(mapper, cls.__scope__, "__scope__")
+    scope: dict[str, Column[Any]] = mapped_columns(mapper, cls.__scope__, "__scope__")
     if clash := scope.keys() & set(library_columns):
         _refuse(mapper, f"__scope__ names the queue's own columns {', '.join(sorted(clash))}")
     key_scope = mapped_columns(mapper, key_scope_names(cls), "__key_scope__")
@@ -99,7 +103,7 @@ def furnish(mapper: Mapper[Any], cls: type[Any], library_columns: Iterable[str])
     _add_checks(table)
 
 
-def _refuse(mapper: Mapper[Any], problem: str) -> None:
+def _refuse(mapper: Mapper[Any], problem: str) -> NoReturn:
     message = f"{mapper.class_.__name__} cannot carry a task queue: {problem}"
     raise UnsupportedModel(message)
 

@@ -126,7 +126,7 @@ class ConnectionCaller:
         statement: Any,
         params: Any,
         *,
-        route: Any = None,
+        route: Any = None,  # noqa: ARG002 - a connection has nothing to route
         joins: bool = True,
     ) -> Sequence[Row[Any]]:
         # Its end has no effect on the connection's transaction, which is not its own.

@@ -1,4 +1,4 @@
-"""The queue, for asynchronous applications: the methods of :class:`~sqla_taskqueue.Queue`, awaited.
+"""The queue, for asynchronous applications: the methods of :class:`.Queue`, awaited.
 
 Each runs the same operation on the synchronous session beneath, through ``run_sync``, the way
 SQLAlchemy's own asyncio extension works. A cancelled call leaves the session as a cancelled
@@ -15,7 +15,7 @@ from . import _operations as operations
 from ._core import QueueCore
 from ._operations import IfExists, MaxAttempts, OnLost, States
 from ._sessions import Caller, caller, runner
-from .queue import QueueSettings, TaskT
+from ._settings import QueueSettings, TaskT
 from .retry import RetryPolicy
 from .values import (
     Claim,

@@ -36,7 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, Mapper, mapped_column
 
 from ._declarative import column_mixin
-from ._schema import furnish
+from ._schema import furnish, table_of
 from .dialects import StoredJSON, server_now
 from .errors import UnsupportedModel
 from .ids import uuid7
@@ -174,11 +174,12 @@ class TaskEventMixin:
         """Make the table with the task's key in it; called by Declarative."""
         task = getattr(cls, "__task_model__", None)
         mapper = None if task is None else inspect(task, raiseerr=False)
-        if not isinstance(mapper, Mapper) or not isinstance(mapper.local_table, Table):
+        table = table_of(mapper) if isinstance(mapper, Mapper) else None
+        if table is None:
             message = f"{cls.__name__} must name a mapped task class in __task_model__"
             raise UnsupportedModel(message)
         own = {column.name for column in args if isinstance(column, Column)}
-        referred = list(mapper.local_table.primary_key)
+        referred = list(table.primary_key)
         names = [f"task_{column.name}" for column in referred]
         added: list[Any] = [
             Column(name, column.type, primary_key=True, nullable=False, autoincrement=False)
@@ -188,8 +189,8 @@ class TaskEventMixin:
         if len(added) == len(names):
             added.append(ForeignKeyConstraint(names, referred, ondelete="CASCADE"))
         make = getattr(super(), "__table_cls__", Table)
-        table: Table = make(name, metadata, *added, *args, **options)
-        return table
+        made: Table = make(name, metadata, *added, *args, **options)
+        return made
 
 
 LIBRARY_COLUMNS = tuple(
@@ -200,9 +201,9 @@ LIBRARY_COLUMNS = tuple(
 
 def _furnish_task_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     furnish(mapper, cls, LIBRARY_COLUMNS)
-    if issubclass(cls, BoardMixin) and isinstance(mapper.local_table, Table):
+    if issubclass(cls, BoardMixin) and (table := table_of(mapper)) is not None:
         # Endless attempts for session.add(Task()) too, as enqueue() gives a board's tasks.
-        mapper.local_table.c.max_attempts.server_default = None
+        table.c.max_attempts.server_default = None
 
 
 event.listen(TaskMixin, "after_mapper_constructed", _furnish_task_class, propagate=True)

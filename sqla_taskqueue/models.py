@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 
-from sqlalchemy import BigInteger, Integer, SmallInteger, Table, inspect
+from sqlalchemy import BigInteger, Column, Integer, SmallInteger, inspect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeDecorator
 
 from . import checks
-from ._schema import key_scope_names, mapped_columns
+from ._schema import key_scope_names, mapped_columns, table_of
 from .errors import InvalidArgument, UnsupportedModel
 from .mixins import LIBRARY_COLUMNS, BoardMixin, TaskEventMixin, TaskMixin
 from .values import TaskT
@@ -22,9 +22,14 @@ from .values import TaskT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import Column, Row
+    from sqlalchemy import Row, Table
 
 _BITS = {SmallInteger: 15, BigInteger: 63, Integer: 31}
+
+
+def value_of(row: Row[Any], column: Column[Any]) -> Any:
+    """Return what a *row* has for a *column*, whatever the row's order and labels."""
+    return row._mapping[column]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - public
 
 
 class TaskModel(Generic[TaskT]):
@@ -51,14 +56,21 @@ class TaskModel(Generic[TaskT]):
                 f"{mapper.inherits.class_.__name__}; make the queue on that class"
             )
             raise UnsupportedModel(message)
-        assert isinstance(mapper.local_table, Table)  # furnish() has seen to it
         self.cls: type[TaskT] = cls
         self.mapper: Mapper[Any] = mapper
-        self.table: Table = mapper.local_table
-        self.columns: Mapping[str, Column[Any]] = dict(mapper.columns.items())
-        self.scope: dict[str, Column[Any]] = mapped_columns(mapper, cls.__scope__, "__scope__")
+        table = table_of(self.mapper)
+        assert table is not None  # furnish() has seen to it
+        self.table: Table = table
+        self.columns: Mapping[str, Column[Any]] = {
+            name: column
+            for name, column in self.mapper.columns.items()
+            if isinstance(column, Column)
+        }
+        self.scope: dict[str, Column[Any]] = mapped_columns(
+            self.mapper, cls.__scope__, "__scope__"
+        )
         self.key_scope: dict[str, Column[Any]] = mapped_columns(
-            mapper, key_scope_names(cls), "__key_scope__"
+            self.mapper, key_scope_names(cls), "__key_scope__"
         )
         self.primary_key: tuple[Column[Any], ...] = tuple(self.table.primary_key)
         self.is_board: bool = issubclass(cls, BoardMixin)
@@ -100,8 +112,7 @@ class TaskModel(Generic[TaskT]):
 
     def identity_of(self, row: Row[Any]) -> Any:
         """Return the primary key out of a *row* that has its columns."""
-        mapping = row._mapping  # noqa: SLF001 - Row's documented dictionary view
-        return self.identity([mapping[column] for column in self.primary_key])
+        return self.identity([value_of(row, column) for column in self.primary_key])
 
     def key_values(self, id: Any, scope: Mapping[str, Any]) -> list[Any]:  # noqa: A002
         """Return the value of each primary-key column for an ``id=`` argument.
@@ -113,9 +124,9 @@ class TaskModel(Generic[TaskT]):
             InvalidArgument: The wrong number or type of values, or another scope's key.
         """
         if len(self.primary_key) == 1:
-            values = [id]
+            values: list[Any] = [id]
         elif isinstance(id, tuple):
-            values = list(id)
+            values = [*id]
         elif len(self.free_key) == 1:
             by_column = {self.scope[name]: value for name, value in scope.items()}
             by_column[self.free_key[0]] = id
@@ -136,7 +147,10 @@ class TaskModel(Generic[TaskT]):
     def _check_key_value(column: Column[Any], value: Any) -> None:
         if isinstance(column.type, TypeDecorator):
             return  # the host's own type decides what it takes
-        expected = column.type.python_type
+        try:
+            expected: type[Any] = column.type.python_type
+        except NotImplementedError:
+            return  # a type of the host's or of PostgreSQL's own
         if not isinstance(value, expected) or isinstance(value, bool):
             raise InvalidArgument(
                 "id",
@@ -145,9 +159,10 @@ class TaskModel(Generic[TaskT]):
             )
         if isinstance(value, str):
             checks.text("id", value, empty=True)
+            return
         bits = next((b for of, b in _BITS.items() if isinstance(column.type, of)), None)
-        if bits is not None and not -(1 << bits) <= value < 1 << bits:
-            raise InvalidArgument("id", value, f"{column.name} takes {bits + 1}-bit integers")
+        if bits is not None:
+            checks.whole("id", value, least=-(1 << bits), most=(1 << bits) - 1)
 
     def host_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``values=`` by column key, for an INSERT.
@@ -180,9 +195,10 @@ class EventModel:
     """The host's event class: its table and the columns that point at the task."""
 
     def __init__(self, mapper: Mapper[Any], task_key: tuple[Column[Any], ...]) -> None:
-        assert isinstance(mapper.local_table, Table)
+        table = table_of(mapper)
+        assert table is not None  # TaskEventMixin made it
         self.cls: type[Any] = mapper.class_
-        self.table: Table = mapper.local_table
+        self.table: Table = table
         self.task_key: tuple[Column[Any], ...] = tuple(
             self.table.c[f"task_{column.name}"] for column in task_key
         )

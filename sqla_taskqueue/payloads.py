@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .errors import InvalidPayload, shorten
 
-JSONValue = dict[str, "JSONValue"] | list["JSONValue"] | str | int | float | bool | None
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+JSONValue = dict[str, Any] | list[Any] | str | int | float | bool | None
+"""What JSON can express, as ``json.loads`` returns it."""
 
 MAX_DEPTH = 100
 """How deep lists and objects may nest; deeper values exhaust the stack of some JSON readers."""
@@ -62,10 +66,10 @@ def _check(argument: str, path: str, value: Any, depth: int) -> None:
         case list() | tuple() | dict() if depth >= MAX_DEPTH:
             problem = f"nests deeper than {MAX_DEPTH} levels"
         case list() | tuple():
-            for index, item in enumerate(value):
+            for index, item in enumerate(cast("Sequence[Any]", value)):
                 _check(argument, f"{path}[{index}]", item, depth + 1)
         case dict():
-            for key, item in value.items():
+            for key, item in cast("Mapping[Any, Any]", value).items():
                 if not isinstance(key, str):
                     problem = f"has the key {shorten(key)}, which is not text"
                 elif (flaw := _text_problem(key)) is not None:
@@ -83,7 +87,9 @@ def _check(argument: str, path: str, value: Any, depth: int) -> None:
 def _text_problem(text: str) -> str | None:
     if "\x00" in text:
         return "contains NUL (U+0000), which PostgreSQL cannot store"
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+    try:
+        text.encode()
+    except UnicodeEncodeError:
         return "contains a lone surrogate, which is not text"
     return None
 
@@ -116,13 +122,13 @@ def clean_json(value: Any, depth: int = 0) -> Any:
         case float():
             return value if math.isfinite(value) else str(value)
         case list() | tuple() if depth < MAX_DEPTH:
-            return [clean_json(item, depth + 1) for item in value]
+            return [clean_json(item, depth + 1) for item in cast("Sequence[Any]", value)]
         case dict() if depth < MAX_DEPTH:
             return {
                 clean_text(key if isinstance(key, str) else safe_str(key)): clean_json(
                     item, depth + 1
                 )
-                for key, item in value.items()
+                for key, item in cast("Mapping[Any, Any]", value).items()
             }
         case _:
             return clean_text(safe_str(value), 1_000)

@@ -7,20 +7,18 @@ its transaction: it flushes what is pending, and never commits, rolls back, clos
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from . import _operations as operations
-from ._core import DEFAULT_QUEUE, Notify, QueueCore
 from ._operations import IfExists, MaxAttempts, OnLost, States
 from ._sessions import Caller, caller
-from .mixins import TaskMixin
+from ._settings import QueueSettings, TaskT
 from .retry import RetryPolicy
 from .values import (
     Claim,
     Enqueued,
     Holder,
     Lease,
-    Limits,
     Page,
     QueueStats,
     Reclaimed,
@@ -36,68 +34,24 @@ if TYPE_CHECKING:
 
     AnySession = Session | scoped_session[Any] | Connection
 
-TaskT = TypeVar("TaskT", bound=TaskMixin)
-
-
-class QueueSettings(Generic[TaskT]):
-    """What both facades are: a class, a name, a scope and settings, but no engine.
-
-    Make one at module level; it costs nothing until it is used.
-
-    Args:
-        model: The host's mapped class with :class:`~sqla_taskqueue.TaskMixin`.
-        name: The queue's name, at most 100 bytes.
-        limits: Bounds and defaults; :meth:`Limits.board` for classes with ``BoardMixin``.
-        retry: How long a failed task waits; by default 5 s, doubled each time, at most an hour.
-        notify: ``"transaction"`` wakes workers by NOTIFY when the caller commits, ``"off"``
-            leaves it to their polling. A session that prepares its transaction (two-phase)
-            never notifies.
-
-    Raises:
-        UnsupportedModel: The class cannot carry a queue.
-        InvalidArgument: The name or a setting is out of range.
-    """
-
-    def __init__(
-        self,
-        model: type[TaskT],
-        name: str = DEFAULT_QUEUE,
-        *,
-        limits: Limits | None = None,
-        retry: RetryPolicy | None = None,
-        notify: Notify = "transaction",
-    ) -> None:
-        self._core: QueueCore[TaskT] = QueueCore(
-            model, name, limits=limits, retry=retry, notify=notify
-        )
-
-    @property
-    def model(self) -> type[TaskT]:
-        """The host's task class."""
-        return self._core.model.cls
-
-    @property
-    def name(self) -> str:
-        """The queue's name."""
-        return self._core.name
-
-    @property
-    def limits(self) -> Limits:
-        """Bounds and defaults."""
-        return self._core.limits
-
-    @property
-    def scope_values(self) -> dict[str, Any]:
-        """The scope columns that are bound, and their values."""
-        return dict(self._core.scope)
-
-    def __repr__(self) -> str:
-        bound = "".join(f", {name}={value!r}" for name, value in self._core.scope.items())
-        return f"<{type(self).__name__} {self.name!r} of {self.model.__name__}{bound}>"
-
 
 class Queue(QueueSettings[TaskT]):
-    """A queue of the host's own class, for synchronous sessions and connections."""
+    """A queue of the host's own class, for synchronous sessions and connections.
+
+    What the methods have in common:
+
+    *session* is the caller's ``Session``, ``scoped_session`` or ``Connection``.
+
+    One task is named by *id*, its primary key (a tuple if composite), or by *key*. A holder names
+    it by the *claim* that it got, or by id or key together with *holder*: a worker's name, or a
+    :class:`Holder` with a session. Claims are the strict form: their token tells two claims of
+    one holder apart.
+
+    A write that finds the task gone, ended or held by somebody else writes nothing and returns a
+    falsy :class:`Refused` that says why. With a claim, ``complete``, ``fail`` and ``snooze`` raise
+    :class:`LeaseLost` instead, so that the caller's transaction rolls back, unless
+    ``on_lost="return"``.
+    """
 
     def _caller(self, session: AnySession) -> Caller:
         return caller(session, self._core.model.mapper)
@@ -127,7 +81,6 @@ class Queue(QueueSettings[TaskT]):
         serialization failure (SQLSTATE 40001): retry the transaction.
 
         Args:
-            session: The caller's session or connection.
             name: Which kind of task, at most 100 bytes.
             payload: JSON: None, bool, int, float, str, list, or dict with text keys; at most
                 1 MiB encoded.
@@ -185,7 +138,6 @@ class Queue(QueueSettings[TaskT]):
         claims count once the caller commits: until then nobody else sees or gets the tasks.
 
         Args:
-            session: The caller's session or connection.
             holder: Who takes them: a worker's name, or :class:`Holder` with a session.
             limit: 1 to 1,000.
             lease: How long, within ``limits``; by default ``limits.lease``.
@@ -223,10 +175,6 @@ class Queue(QueueSettings[TaskT]):
         attempt under a new token, so that an earlier claim can no longer write.
 
         Args:
-            session: The caller's session or connection.
-            id: The primary key; or
-            key: the key.
-            holder: Who takes it.
             lease: How long.
 
         Returns:
@@ -249,11 +197,6 @@ class Queue(QueueSettings[TaskT]):
         """Extend a lease from now on; also after its end, as long as nobody took the task.
 
         Args:
-            session: The caller's session or connection.
-            claim: The claim; or
-            id: the primary key with ``holder=``; or
-            key: the key with ``holder=``.
-            holder: Who holds it.
             lease: How long from now; by default as long as before.
 
         Returns:
@@ -288,15 +231,9 @@ class Queue(QueueSettings[TaskT]):
         lost can be tried again.
 
         Args:
-            session: The caller's session or connection.
-            claim: The claim; or
-            id: the primary key with ``holder=`` or ``force=True``; or
-            key: the key, likewise.
-            holder: Who holds it.
             result: JSON, at most 64 KiB; what JSON does not know is stored as text.
             force: End it from any live state, whoever holds it.
             actor: Who forces it, for the history.
-            on_lost: With a claim that was lost, ``"raise"`` LeaseLost or ``"return"`` the refusal.
 
         Returns:
             What the row says now, or a refusal.
@@ -334,15 +271,9 @@ class Queue(QueueSettings[TaskT]):
         """Record a failed attempt: the task waits for the next one, or ends when none is left.
 
         Args:
-            session: The caller's session or connection.
-            claim: The claim; or
-            id: the primary key with ``holder=``; or
-            key: the key with ``holder=``.
-            holder: Who holds it.
             error: An exception or a text; cut at 1,000 characters in the row.
             retry: How long to wait; by default the queue's policy.
             final: End the task in ``failed`` whatever attempts are left.
-            on_lost: With a claim that was lost, ``"raise"`` LeaseLost or ``"return"`` the refusal.
 
         Returns:
             What the row says now (``queued`` or ``failed``), or a refusal.
@@ -374,13 +305,6 @@ class Queue(QueueSettings[TaskT]):
     ) -> Written | Refused[TaskT]:
         """Give a task back unworked: the attempt is not counted and ``run_at`` stays.
 
-        Args:
-            session: The caller's session or connection.
-            claim: The claim; or
-            id: the primary key with ``holder=``; or
-            key: the key with ``holder=``.
-            holder: Who holds it.
-
         Returns:
             What the row says now, or a refusal.
         """
@@ -402,13 +326,7 @@ class Queue(QueueSettings[TaskT]):
         """Put a task off for *delay*: the attempt is not counted.
 
         Args:
-            session: The caller's session or connection.
-            claim: The claim; or
-            id: the primary key with ``holder=``; or
-            key: the key with ``holder=``.
-            holder: Who holds it.
             delay: How long from now.
-            on_lost: With a claim that was lost, ``"raise"`` LeaseLost or ``"return"`` the refusal.
 
         Returns:
             What the row says now, or a refusal.
@@ -439,9 +357,6 @@ class Queue(QueueSettings[TaskT]):
         """End a live task that is no longer wanted, whoever holds it.
 
         Args:
-            session: The caller's session or connection.
-            id: The primary key; or
-            key: the key.
             reason: Stored as the row's ``error``; cut at 1,000 characters.
             actor: Who cancels, for the history.
 
@@ -463,9 +378,6 @@ class Queue(QueueSettings[TaskT]):
         """Queue a failed or cancelled task again: a new round, due at once, attempts from 0.
 
         Args:
-            session: The caller's session or connection.
-            id: The primary key; or
-            key: the key.
             actor: Who retries, for the history.
 
         Returns:
@@ -487,7 +399,6 @@ class Queue(QueueSettings[TaskT]):
         Of all scopes, unless the queue has some bound.
 
         Args:
-            session: The caller's session or connection.
             stale_after: Go by the age of the last heartbeat instead of the lease.
             limit: Take back at most this many; by default all.
 
@@ -508,11 +419,6 @@ class Queue(QueueSettings[TaskT]):
         """Return one task of the queue as it is now, or None.
 
         By id the scope may be unbound; by key it must be complete.
-
-        Args:
-            session: The caller's session or connection.
-            id: The primary key; or
-            key: the key.
 
         Returns:
             The host's entity, refreshed; detached when read through a ``Connection``.
@@ -535,10 +441,8 @@ class Queue(QueueSettings[TaskT]):
         """Return one page of tasks, newest key first; of all scopes unless some are bound.
 
         Args:
-            session: The caller's session or connection.
             state: One state or several; any by default.
             name: Only tasks of this kind.
-            holder: Only tasks that this holder has, or had when they ended.
             created_by: Only tasks that this actor enqueued.
             limit: Size of the page, clamped to 1 to 200.
             after: ``next`` of the page before.
@@ -567,11 +471,6 @@ class Queue(QueueSettings[TaskT]):
         key: str | None = None,
     ) -> list[Any]:
         """Return the events of one task, oldest first: entities of the host's event class.
-
-        Args:
-            session: The caller's session or connection.
-            id: The primary key; or
-            key: the key.
 
         Raises:
             UnsupportedModel: The host has no event class for its task class.

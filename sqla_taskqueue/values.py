@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 from uuid import UUID
 
 from . import checks
@@ -278,7 +278,7 @@ class Refused(Generic[TaskT]):
             case RefusalReason.FINISHED:
                 return f"is already {self.state}"
             case RefusalReason.REQUEUED:
-                return "is queued and held by nobody: claim it first"
+                return "is queued and held by nobody; claim it to work on it"
             case RefusalReason.HELD:
                 return f"is held by {self.holder}{self._remaining()}"
             case RefusalReason.HELD_BY_OTHER_SESSION:
@@ -334,7 +334,11 @@ class Page(Sequence[TaskT]):
     def __iter__(self) -> Iterator[TaskT]:
         return iter(self.tasks)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> TaskT: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[TaskT, ...]: ...
+    def __getitem__(self, index: int | slice) -> TaskT | tuple[TaskT, ...]:
         return self.tasks[index]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..models import value_of
 from ..statements import lease as lease_statements
 from ..states import ENDED, TaskState
 from ..values import Holder, RefusalReason, Refused
@@ -61,7 +62,7 @@ def look(
         return None
     row = rows[0]
     columns = core.model.table.c
-    facts = {name: row._mapping[columns[name]] for name in lease_statements.LOOKED_AT}  # noqa: SLF001
+    facts = {name: value_of(row, columns[name]) for name in lease_statements.LOOKED_AT}
     worker, session = facts.pop("claimed_by"), facts.pop("claimed_session")
     facts["state"] = TaskState(facts["state"])
     return Looked(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from .. import checks
+from ..models import value_of
 from ..statements import claim as statements
 from ..statements import lease as lease_statements
 from ..states import TaskState
@@ -77,7 +78,7 @@ def claim_task(
     looked: Looked | None = None
     for _ in range(_TRIES):
         # The UPDATE that follows routes the read, which locks, to the same engine.
-        route = core.statements(statements.take_rows, False)
+        route = core.statements(statements.take_rows, "queued")
         looked = look(caller, core, target, lock=True, route=route)
         if looked is None:
             return refusal(target, None)
@@ -91,15 +92,16 @@ def claim_task(
                 {**params, "tq_seen_token": looked.lease_token, **core.event(None)},
             )
             continue
+        found: statements.Found = "queued"
+        if looked.state is TaskState.CLAIMED:
+            found = "held" if looked.holder == who else "expired"
         token = uuid4()
-        renew = looked.state is TaskState.CLAIMED and looked.holder == who
-        lost_by = looked.holder if looked.state is TaskState.CLAIMED and not renew else None
         detail = {
             "session": who.session or None,
-            "taken_over_from": str(lost_by) if lost_by else None,
+            "taken_over_from": str(looked.holder) if found == "expired" else None,
         }
         rows = caller.entities(
-            core.statements(statements.take, renew),
+            core.statements(statements.take, found),
             {
                 **params,
                 **_lease_params(token, who, duration),
@@ -151,17 +153,17 @@ def _lease_params(token: UUID, who: Holder, duration: timedelta) -> dict[str, An
 def _claimed(
     core: QueueCore[Any], row: Any, token: UUID, who: Holder, duration: timedelta
 ) -> Claim[Any]:
-    columns, values = core.model.table.c, row._mapping  # noqa: SLF001 - documented view of a Row
+    columns = core.model.table.c
     return Claim(
         id=core.model.identity_of(row),
         queue=core.name,
         scope=core.scope,
-        name=values[columns.name],
-        payload=values[columns.payload],
-        attempt=values[columns.attempt],
-        max_attempts=values[columns.max_attempts],
-        key=values[columns.key],
-        lease=Lease(token, who, values[columns.lease_expires_at], duration),
+        name=value_of(row, columns.name),
+        payload=value_of(row, columns.payload),
+        attempt=value_of(row, columns.attempt),
+        max_attempts=value_of(row, columns.max_attempts),
+        key=value_of(row, columns.key),
+        lease=Lease(token, who, value_of(row, columns.lease_expires_at), duration),
         task=row[0],
     )
 
@@ -180,7 +182,7 @@ def reclaim(
         batch = _BATCH if limit is None else min(_BATCH, limit - total.total)
         done = _reclaim_batch(caller, core, batch, stale_after)
         total = Reclaimed(total.requeued + done.requeued, total.failed + done.failed)
-        if done.requeued < batch and done.failed < batch:
+        if done.total < batch:
             break
     return total
 
@@ -189,16 +191,17 @@ def _reclaim_batch(
     caller: Caller, core: QueueCore[Any], limit: int, stale_after: timedelta | None
 ) -> Reclaimed:
     expiry: lease_statements.Expiry = "lease" if stale_after is None else "heartbeat"
-    params = {**core.inside, "tq_limit": limit}
-    if stale_after is not None:
-        params["tq_stale_after"] = stale_after
-    changed: list[int] = []
-    statement = None
-    for exhausted in (False, True):
+    age = {} if stale_after is None else {"tq_stale_after": stale_after}
+
+    def take_back(exhausted: bool, at_most: int) -> int:  # noqa: FBT001 - one of two variants
+        if not at_most:
+            return 0
         statement = core.statements(lease_statements.reclaim, core.bound, expiry, exhausted)
-        rows = caller.rows(statement, {**params, **core.event(None, rows=limit)})
-        changed.append(len(rows))
-    requeued, failed = changed
-    if requeued:
-        wake(caller, core, statement)
-    return Reclaimed(requeued, failed)
+        event = core.event(None, rows=at_most)
+        rows = caller.rows(statement, {**core.inside, **age, **event, "tq_limit": at_most})
+        if rows and not exhausted:
+            wake(caller, core, statement)
+        return len(rows)
+
+    requeued = take_back(False, limit)  # noqa: FBT003
+    return Reclaimed(requeued, take_back(True, limit - requeued))  # noqa: FBT003

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .. import checks
 from .._drivers import UNIQUE_VIOLATION, constraint_name, sqlstate
 from ..errors import EnqueueConflict, InvalidArgument, TaskExists
+from ..models import value_of
 from ..payloads import check_payload
 from ..statements import enqueue as statements
 from ..states import TaskState
@@ -135,7 +136,7 @@ def _created(
     id_ = model.identity_of(inserted)
     if model.events is not None:
         event = core.event(actor)
-        key = [inserted._mapping[column] for column in model.primary_key]  # noqa: SLF001
+        key = [value_of(inserted, column) for column in model.primary_key]
         caller.rows(
             core.statements(statements.record_created),
             {

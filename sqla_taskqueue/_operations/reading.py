@@ -115,9 +115,19 @@ def stats(caller: Caller, core: QueueCore[Any]) -> QueueStats:
     """Count the tasks of each state."""
     caller.flush()
     counted = core.limits.counted
-    row = caller.rows(
+    row: Any = caller.rows(
         core.statements(statements.stats, core.bound), {**core.inside, "tq_counted": counted + 1}
     )[0]
-    values = dict(row._mapping)  # noqa: SLF001 - documented view of a Row
-    capped = frozenset(state for state in ENDED if values[state.value] > counted)
-    return QueueStats(**{**values, **{state.value: counted for state in capped}}, capped=capped)
+    *by_state, due, expired, oldest_due_at = row
+    counts = dict(zip(TaskState, by_state, strict=True))
+    capped = frozenset(state for state in ENDED if counts[state] > counted)
+    return QueueStats(
+        **{
+            state.value: min(count, counted) if state in capped else count
+            for state, count in counts.items()
+        },
+        capped=capped,
+        due=due,
+        expired=expired,
+        oldest_due_at=oldest_due_at,
+    )

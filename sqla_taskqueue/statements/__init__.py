@@ -31,7 +31,7 @@ class Statements:
         self, build: Callable[Concatenate[Parts, P], Any], *args: P.args, **kwargs: P.kwargs
     ) -> Any:
         """Return the statement that *build* makes for these variants."""
-        variant = (build, args)
+        variant = (build, args, *kwargs.values())
         statement = self._built.get(variant)
         if statement is None:
             statement = self._built[variant] = build(self._parts, *args, **kwargs)
@@ -49,7 +49,7 @@ class Statements:
             (enqueue.existing, [("id",), ("key",), ("unique_key",)]),
             (enqueue.record_created, [()] if model.events else []),
             (claim.claim_rows, [()]),
-            (claim.take_rows, [(False,), (True,)]),
+            (claim.take_rows, [("queued",), ("held",), ("expired",)]),
             (lease.heartbeat, [*by_fence]),
             (lease.reclaim, [*product(scopes, ("lease", "heartbeat"), (False, True))]),
             (lease.give_up, [()]),

@@ -76,13 +76,17 @@ class Parts:
     ) -> list[ColumnElement[bool]]:
         """Return the conditions of the queue and of scope columns (all, or those named)."""
         source = self.table if of is None else of
+        return [*self.scoped(scope, of), source.c.queue == bind("queue", Text)]
+
+    def scoped(
+        self, scope: Iterable[str] | None = None, of: FromClause | None = None
+    ) -> list[ColumnElement[bool]]:
+        """Return the conditions of scope columns: all, or those named."""
+        source = self.table if of is None else of
         columns = self.model.scope if scope is None else {n: self.model.scope[n] for n in scope}
         return [
-            *(
-                source.c[column.key] == bind(f"scope_{name}", column.type)
-                for name, column in columns.items()
-            ),
-            source.c.queue == bind("queue", Text),
+            source.c[column.key] == bind(f"scope_{name}", column.type)
+            for name, column in columns.items()
         ]
 
     def named(self, by: By) -> list[ColumnElement[bool]]:
@@ -286,7 +290,7 @@ class Parts:
             "detail": bind("detail", StoredJSON) if detail is None else detail(rows),
             "created_at": now(),
         }
-        source: Select[Any] = select(*columns.values()).select_from(
+        source = select(*columns.values()).select_from(
             rows.join(ids, rows.c.tq_number == ids.c.number)
         )
         return (

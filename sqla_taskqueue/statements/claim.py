@@ -8,7 +8,7 @@ a million of them on PostgreSQL 15, against half a millisecond).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     CTE,
@@ -29,12 +29,15 @@ from ._parts import ONE, Parts, bind, lease_end, state
 
 _POSITION = "tq_position"
 
+Found = Literal["queued", "held", "expired"]
+"""How a named task was found: due, held by the claimer itself, or held under an ended lease."""
+
 
 def claim_rows(parts: Parts) -> Any:
     """Claim up to ``tq_limit`` tasks; returns all their columns and their order."""
     picked = parts.once(_next_tasks(parts))
     statement = parts.set(
-        _taken(parts, parts.c.attempt + ONE),
+        _taken(parts.c.attempt + ONE),
         *parts.table.c,
         parts.position(picked).label(_POSITION),
     ).where(*parts.inside(), *parts.among(picked))
@@ -97,7 +100,7 @@ def _lanes(parts: Parts) -> CTE:
     )
 
 
-def _taken(parts: Parts, attempt: ColumnElement[int]) -> dict[str, Any]:
+def _taken(attempt: ColumnElement[int]) -> dict[str, Any]:
     """Return what a claim writes."""
     return {
         "state": state(TaskState.CLAIMED),
@@ -111,24 +114,22 @@ def _taken(parts: Parts, attempt: ColumnElement[int]) -> dict[str, Any]:
     }
 
 
-def take_rows(parts: Parts, renew: bool) -> Any:  # noqa: FBT001 - one of two variants
+def take_rows(parts: Parts, found: Found) -> Any:
     """Claim the one task that ``look`` has just judged, unless it has changed since.
 
-    What was seen is compared again: in a transaction the row is locked and cannot change, in
+    What was found is demanded again: in a transaction the row is locked and cannot change, in
     autocommit it can.
     """
     c = parts.c
-    seen = [
-        is_state(c.state, TaskState.QUEUED, TaskState.CLAIMED),
-        c.lease_token.is_not_distinct_from(bind("seen_token", Uuid)),
+    renew = found == "held"
+    where = [
+        *parts.inside(),
+        *parts.named("id"),
+        *_still(parts, found),
         c.attempt == bind("seen_attempt", Integer),
         c.round == bind("seen_round", Integer),
     ]
-    where = [*parts.inside(), *parts.named("id"), *seen]
-    statement = parts.set(
-        _taken(parts, c.attempt if renew else c.attempt + ONE),
-        *parts.table.c,
-    )
+    statement = parts.set(_taken(c.attempt if renew else c.attempt + ONE), *parts.table.c)
     if parts.model.events is None:
         return statement.where(*where)
     query: Select[Any] = select(*parts.key_and_counters()).where(*where)
@@ -139,6 +140,17 @@ def take_rows(parts: Parts, renew: bool) -> Any:  # noqa: FBT001 - one of two va
     )
 
 
-def take(parts: Parts, renew: bool) -> Any:  # noqa: FBT001 - one of two variants
+def _still(parts: Parts, found: Found) -> list[ColumnElement[bool]]:
+    c = parts.c
+    if found == "queued":
+        return [is_state(c.state, TaskState.QUEUED), c.run_at <= now()]
+    same_claim = [
+        is_state(c.state, TaskState.CLAIMED),
+        c.lease_token == bind("seen_token", Uuid),
+    ]
+    return same_claim if found == "held" else [*same_claim, c.lease_expires_at <= now()]
+
+
+def take(parts: Parts, found: Found) -> Any:
     """Return :func:`take_rows` as an entity with its columns."""
-    return select(parts.model.cls, *parts.table.c).from_statement(take_rows(parts, renew))
+    return select(parts.model.cls, *parts.table.c).from_statement(take_rows(parts, found))

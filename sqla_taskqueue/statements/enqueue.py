@@ -42,7 +42,8 @@ def existing(parts: Parts, by: Identity) -> Select[Any]:
     query: Select[Any] = select(*parts.model.primary_key, c.state)
     match by:
         case "id":
-            return query.where(*parts.inside(), *parts.named("id"))
+            # In any queue, like a key.
+            return query.where(*parts.scoped(), *parts.named("id"))
         case "key":
             # Within the key's scope, which need not contain the queue.
             within = [

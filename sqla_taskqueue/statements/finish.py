@@ -23,7 +23,8 @@ def complete(parts: Parts, by: By, fence: Fence) -> Any:
             "state": state(TaskState.DONE),
             "result": bind("result", StoredJSON),
             "error": NULL,
-            "ended_token": parts.c.lease_token,
+            # Forced, it was not the holder who ended it: its own complete() must be refused.
+            "ended_token": NULL if fence == "live" else parts.c.lease_token,
             "finished_at": now(),
         },
         where=[*parts.inside(), *parts.named(by), parts.fenced(fence)],
