@@ -43,6 +43,7 @@ from .values import (
     Reclaimed,
     RefusalReason,
     Refused,
+    TaskSpec,
     Written,
 )
 
@@ -77,6 +78,7 @@ __all__ = [
     "TaskExists",
     "TaskMixin",
     "TaskQueueError",
+    "TaskSpec",
     "TaskState",
     "UnsupportedDialect",
     "UnsupportedModel",

@@ -7,25 +7,25 @@ SQLAlchemy's own asyncio extension works. A cancelled call leaves the session as
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from . import _operations as operations
-from ._core import QueueCore
-from ._operations import IfExists, MaxAttempts, OnLost, States
-from ._sessions import Caller, caller, runner
-from ._settings import QueueSettings, TaskT
+from ._async_batches import AsyncQueueBatches
+from ._operations import IfExists, OnLost, States
+from ._settings import TaskT
 from .retry import RetryPolicy
 from .values import (
     Claim,
     Enqueued,
     Holder,
     Lease,
+    MaxAttempts,
     Page,
     QueueStats,
     Reclaimed,
     Refused,
+    TaskSpec,
     Written,
 )
 
@@ -36,25 +36,9 @@ if TYPE_CHECKING:
 
     AnySession = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
-P = ParamSpec("P")
-AnswerT = TypeVar("AnswerT")
 
-
-class AsyncQueue(QueueSettings[TaskT]):
+class AsyncQueue(AsyncQueueBatches[TaskT]):
     """A queue of the host's own class, for ``AsyncSession`` and ``AsyncConnection``."""
-
-    async def _run(
-        self,
-        session: AnySession,
-        operation: Callable[Concatenate[Caller, QueueCore[Any], P], AnswerT],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> AnswerT:
-        def run(sync: Any) -> AnswerT:
-            return operation(caller(sync, self._core.model.mapper), self._core, *args, **kwargs)
-
-        answer: AnswerT = await runner(session)(run)
-        return answer
 
     async def enqueue(
         self,
@@ -77,9 +61,7 @@ class AsyncQueue(QueueSettings[TaskT]):
 
         See :meth:`.Queue.enqueue`.
         """
-        return await self._run(
-            session,
-            operations.enqueue,
+        spec = TaskSpec(
             name,
             payload,
             values=values,
@@ -90,9 +72,8 @@ class AsyncQueue(QueueSettings[TaskT]):
             run_at=run_at,
             delay=delay,
             max_attempts=max_attempts,
-            actor=actor,
-            if_exists=if_exists,
         )
+        return await self._run(session, operations.enqueue, spec, actor=actor, if_exists=if_exists)
 
     async def claim(
         self,

@@ -9,18 +9,19 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 
-from sqlalchemy import BigInteger, Column, Integer, SmallInteger, inspect
+from sqlalchemy import ARRAY, JSON, BigInteger, Column, Integer, SmallInteger, inspect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeDecorator
 
 from . import checks
 from ._schema import key_scope_names, mapped_columns, table_of
+from .dialects import StoredJSON
 from .errors import InvalidArgument, UnsupportedModel
 from .mixins import LIBRARY_COLUMNS, BoardMixin, TaskEventMixin, TaskMixin
 from .values import TaskT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy import Row, Table
 
@@ -184,11 +185,97 @@ class TaskModel(Generic[TaskT]):
             by_key[column.key] = value
         return by_key
 
+    def need_values(self, row: Mapping[str, Any]) -> None:
+        """Insist on a value for each NOT NULL column that nothing fills in.
+
+        Raises:
+            InvalidArgument: A column of the key, or of the host's, has none.
+        """
+        for column in self._without_default:
+            if row.get(column.key) is None:
+                if column.primary_key:
+                    problem = "the primary key has no default; give id="
+                    raise InvalidArgument("id", None, problem)
+                raise InvalidArgument(
+                    "values", None, f"lacks {self._attributes[column]!r}, which has no default"
+                )
+
+    @cached_property
+    def _without_default(self) -> tuple[Column[Any], ...]:
+        library = {self.columns[name] for name in LIBRARY_COLUMNS}
+        return tuple(
+            column
+            for column in self.table.c
+            if not column.nullable
+            and column not in library
+            and column.default is None
+            and column.server_default is None
+            and column.computed is None
+            and column.identity is None
+            and column is not self.table.autoincrement_column
+            and column in self._attributes
+        )
+
+    @cached_property
+    def _python_defaults(self) -> tuple[Column[Any], ...]:
+        return tuple(
+            column
+            for column in self.table.c
+            if column.default is not None
+            and (column.default.is_callable or column.default.is_scalar)
+        )
+
+    def with_defaults(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return *row* with the Python-side defaults of the columns it lacks, evaluated for it."""
+        missing = [column for column in self._python_defaults if column.key not in row]
+        return {**row, **{column.key: evaluate(column.default, row) for column in missing}}
+
+    def fits_arrays(self, keys: Iterable[str]) -> bool:
+        """Tell whether values of these columns can travel as arrays, one per column."""
+        return all(
+            key == self.columns["payload"].key or _is_plain(self.table.c[key].type) for key in keys
+        ) and type(self.columns["payload"].type) is type(StoredJSON)
+
     @cached_property
     def host_attributes(self) -> frozenset[str]:
         """Mapped columns that ``values=`` may set."""
         primary_key = {self._attributes[column] for column in self.primary_key}
         return frozenset(self.columns) - set(LIBRARY_COLUMNS) - self.scope.keys() - primary_key
+
+
+def _is_plain(type_: Any) -> bool:
+    """Tell whether a type is a scalar whose array any driver can send."""
+    if isinstance(type_, TypeDecorator):
+        type_ = type_.impl_instance
+    return not isinstance(type_, JSON | ARRAY) and type(type_).__module__.startswith(
+        ("sqlalchemy.sql.", "sqlalchemy.dialects.postgresql")
+    )
+
+
+class _Context:
+    """What a context-sensitive default is given: the parameters of its row."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self.current_parameters = dict(row)
+
+    def get_current_parameters(self, isolate_multiinsert_groups: bool = True) -> dict[str, Any]:  # noqa: ARG002, FBT001, FBT002
+        """Return the row."""
+        return self.current_parameters
+
+
+def evaluate(default: Any, row: Mapping[str, Any]) -> Any:
+    """Return the value of a Python-side default or ``onupdate`` for *row*."""
+    return default.arg(_Context(row)) if default.is_callable else default.arg
+
+
+def sql_default(column: Column[Any]) -> Any:
+    """Return the SQL expression that SQLAlchemy inserts where a column has no value, or None."""
+    default: Any = column.default
+    if default is None:
+        return None
+    if default.is_sequence:
+        return default.next_value()
+    return default.arg if default.is_clause_element else None
 
 
 class EventModel:

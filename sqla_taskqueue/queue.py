@@ -10,19 +10,21 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from . import _operations as operations
-from ._operations import IfExists, MaxAttempts, OnLost, States
-from ._sessions import Caller, caller
-from ._settings import QueueSettings, TaskT
+from ._batches import QueueBatches
+from ._operations import IfExists, OnLost, States
+from ._settings import TaskT
 from .retry import RetryPolicy
 from .values import (
     Claim,
     Enqueued,
     Holder,
     Lease,
+    MaxAttempts,
     Page,
     QueueStats,
     Reclaimed,
     Refused,
+    TaskSpec,
     Written,
 )
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     AnySession = Session | scoped_session[Any] | Connection
 
 
-class Queue(QueueSettings[TaskT]):
+class Queue(QueueBatches[TaskT]):
     """A queue of the host's own class, for synchronous sessions and connections.
 
     What the methods have in common:
@@ -52,9 +54,6 @@ class Queue(QueueSettings[TaskT]):
     :class:`LeaseLost` instead, so that the caller's transaction rolls back, unless
     ``on_lost="return"``.
     """
-
-    def _caller(self, session: AnySession) -> Caller:
-        return caller(session, self._core.model.mapper)
 
     def enqueue(
         self,
@@ -106,9 +105,7 @@ class Queue(QueueSettings[TaskT]):
             EnqueueConflict: A unique constraint of the host's own, or a row of another scope,
                 keeps it out.
         """
-        return operations.enqueue(
-            self._caller(session),
-            self._core,
+        spec = TaskSpec(
             name,
             payload,
             values=values,
@@ -119,8 +116,9 @@ class Queue(QueueSettings[TaskT]):
             run_at=run_at,
             delay=delay,
             max_attempts=max_attempts,
-            actor=actor,
-            if_exists=if_exists,
+        )
+        return operations.enqueue(
+            self._caller(session), self._core, spec, actor=actor, if_exists=if_exists
         )
 
     def claim(

@@ -5,11 +5,11 @@ Every success is truthy, every :class:`Refused` is falsy and reads as a sentence
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 from uuid import UUID
 
 from . import checks
@@ -163,6 +163,40 @@ class Claim(Generic[TaskT]):
     key: str | None
     lease: Lease
     task: TaskT = field(repr=False)
+
+
+MaxAttempts = int | Literal["default"] | None
+"""A number of attempts, ``None`` for no limit, or ``"default"`` for the queue's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """A task to be enqueued: what ``enqueue`` takes, as a value for ``enqueue_many``.
+
+    Attributes:
+        name: Which kind of task.
+        payload: What its handler is given; JSON.
+        values: Mapped attributes of the host's own, by name.
+        id: A primary key made by the host.
+        key: Lasting identity within the key scope.
+        unique_key: At most one live task of the queue and scope has it.
+        priority: The smaller runs sooner.
+        run_at: Not before this time.
+        delay: Not before this long from now.
+        max_attempts: At least 1, None for no limit, ``"default"`` for the queue's default.
+    """
+
+    name: str = ""
+    payload: Any = None
+    _: KW_ONLY
+    values: Mapping[str, Any] | None = None
+    id: Any = None
+    key: str | None = None
+    unique_key: str | None = None
+    priority: int = 0
+    run_at: datetime | None = None
+    delay: timedelta | None = None
+    max_attempts: MaxAttempts = "default"
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,11 @@ def look(
     rows = caller.entities(statement, named, route=route)
     if not rows:
         return None
-    row = rows[0]
+    return looked_at(core, rows[0])
+
+
+def looked_at(core: QueueCore[Any], row: Any) -> Looked:
+    """Return what a row of ``look`` says."""
     columns = core.model.table.c
     facts = {name: value_of(row, columns[name]) for name in lease_statements.LOOKED_AT}
     worker, session = facts.pop("claimed_by"), facts.pop("claimed_session")

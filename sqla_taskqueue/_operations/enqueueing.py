@@ -2,46 +2,34 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from .. import checks
 from .._drivers import UNIQUE_VIOLATION, constraint_name, sqlstate
 from ..errors import EnqueueConflict, InvalidArgument, TaskExists
 from ..models import value_of
-from ..payloads import check_payload
 from ..statements import enqueue as statements
-from ..states import TaskState
-from ..values import Enqueued
+from ..states import EventType, TaskState
+from ..values import Enqueued, TaskSpec
+from ._rows import NewTask, new_task
 from ._wakeups import wake
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from .._core import QueueCore
     from .._sessions import Caller
 
-_TRIES = 3
+TRIES = 3
 """How often a conflicting row may vanish between the insert and the look at it."""
 
-MaxAttempts = int | Literal["default"] | None
 IfExists = Literal["return", "raise"]
 
 
 def enqueue(
     caller: Caller,
     core: QueueCore[Any],
-    name: str,
-    payload: Any,
+    spec: TaskSpec,
     *,
-    values: Mapping[str, Any] | None,
-    id: Any,  # noqa: A002 - the public word
-    key: str | None,
-    unique_key: str | None,
-    priority: int,
-    run_at: datetime | None,
-    delay: timedelta | None,
-    max_attempts: MaxAttempts,
     actor: str | None,
     if_exists: IfExists,
 ) -> Enqueued:
@@ -49,25 +37,25 @@ def enqueue(
     core.need_scope("enqueue")
     if if_exists not in ("return", "raise"):
         raise InvalidArgument("if_exists", if_exists, "must be 'return' or 'raise'")
-    row = _row(core, name, payload, values, key, unique_key, priority, max_attempts, actor)
-    identities: list[tuple[statements.Identity, dict[str, Any], str]] = []
-    if id is not None:
-        pairs = list(enumerate(core.model.key_values(id, core.scope)))
-        row |= {core.model.primary_key[index].key: value for index, value in pairs}
-        identities.append(("id", {f"tq_pk_{i}": v for i, v in pairs}, f"task {id}"))
-    if row["key"] is not None:
-        identities.append(("key", {"tq_key": row["key"]}, f"task {row['key']!r}"))
-    if row["unique_key"] is not None:
-        subject = f"a live task with unique_key {row['unique_key']!r}"
-        identities.append(("unique_key", {"tq_unique_key": row["unique_key"]}, subject))
-    due = _due(row, run_at, delay)
-
+    new = new_task(core, spec, actor)
     caller.flush()
+    return insert_or_find(caller, core, new, actor, if_exists)
+
+
+def insert_or_find(
+    caller: Caller,
+    core: QueueCore[Any],
+    new: NewTask,
+    actor: str | None,
+    if_exists: IfExists = "return",
+) -> Enqueued:
+    """Insert a checked row, or return what its id, key or unique key already names."""
+    due, row = _parameters(new)
     insert = core.statements(statements.insert_task, due, "nothing")
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         if rows := caller.rows(insert, row):
             return _created(caller, core, rows[0], actor, insert)
-        for by, params, subject in identities:
+        for by, params, subject in _identities(new):
             query = core.statements(statements.existing, by)
             if found := caller.rows(query, {**core.inside, **params}, route=insert):
                 existing = Enqueued(
@@ -78,54 +66,29 @@ def enqueue(
                 if if_exists == "raise":
                     raise TaskExists(subject, existing.id, existing.state)
                 return existing
-    return _insert_or_explain(caller, core, row, due, actor)
+    return insert_or_explain(caller, core, new, actor)
 
 
-def _row(
-    core: QueueCore[Any],
-    name: str,
-    payload: Any,
-    values: Mapping[str, Any] | None,
-    key: str | None,
-    unique_key: str | None,
-    priority: int,
-    max_attempts: MaxAttempts,
-    actor: str | None,
-) -> dict[str, Any]:
-    """Check the arguments and return the new row by column, without times and key."""
-    limits = core.limits
-    check_payload("payload", payload, limits.payload)
-
-    def optional(argument: str, value: str | None) -> str | None:
-        if value is None:
-            return None
-        return checks.text(argument, value, characters=limits.key, trim=True)
-
-    return {
-        **core.model.host_values(values or {}),
-        **{core.model.scope[name].key: value for name, value in core.scope.items()},
-        "queue": core.name,
-        "name": checks.text("name", name, size=limits.name, empty=True),
-        "payload": payload,
-        "priority": checks.priority(priority),
-        "max_attempts": limits.max_attempts
-        if max_attempts == "default"
-        else checks.max_attempts(max_attempts),
-        "key": optional("key", key),
-        "unique_key": optional("unique_key", unique_key),
-        "created_by": None if actor is None else checks.text("actor", actor, size=limits.name),
-    }
+def _parameters(new: NewTask) -> tuple[statements.Due, dict[str, Any]]:
+    """Return the row with its time; a delay counts from the database's clock."""
+    if new.run_at is None:
+        return "delay", {**new.columns, "tq_delay": new.delay}
+    return "run_at", {**new.columns, "run_at": new.run_at}
 
 
-def _due(row: dict[str, Any], run_at: datetime | None, delay: timedelta | None) -> statements.Due:
-    """Put the task's time into *row*; a delay counts from the database's clock."""
-    if run_at is None:
-        row["tq_delay"] = checks.duration("delay", timedelta(0) if delay is None else delay)
-        return "delay"
-    if delay is not None:
-        raise InvalidArgument("delay", delay, "give run_at= or delay=, not both")
-    row["run_at"] = checks.moment("run_at", run_at)
-    return "run_at"
+def _identities(new: NewTask) -> list[tuple[statements.Identity, dict[str, Any], str]]:
+    """Return by what an existing task is recognised, with parameters and a name for messages."""
+    found: list[tuple[statements.Identity, dict[str, Any], str]] = []
+    if new.id_values is not None:
+        shown = new.id_values[0] if len(new.id_values) == 1 else tuple(new.id_values)
+        params = {f"tq_pk_{index}": value for index, value in enumerate(new.id_values)}
+        found.append(("id", params, f"task {shown}"))
+    if new.key is not None:
+        found.append(("key", {"tq_key": new.key}, f"task {new.key!r}"))
+    if new.unique_key is not None:
+        subject = f"a live task with unique_key {new.unique_key!r}"
+        found.append(("unique_key", {"tq_unique_key": new.unique_key}, subject))
+    return found
 
 
 def _created(
@@ -133,7 +96,6 @@ def _created(
 ) -> Enqueued:
     """Record the creation, wake workers, and return the answer."""
     model = core.model
-    id_ = model.identity_of(inserted)
     if model.events is not None:
         event = core.event(actor)
         key = [value_of(inserted, column) for column in model.primary_key]
@@ -142,29 +104,41 @@ def _created(
             {
                 **dict(zip((column.key for column in model.events.task_key), key, strict=True)),
                 "id": event["tq_event_ids"][0],
-                "type": "created",
+                "type": EventType.CREATED.value,
                 "actor": actor,
             },
             route=route,
         )
     wake(caller, core, route)
-    return Enqueued(id_, created=True, state=TaskState(inserted.state))
+    return Enqueued(model.identity_of(inserted), created=True, state=TaskState(inserted.state))
 
 
-def _insert_or_explain(
-    caller: Caller,
-    core: QueueCore[Any],
-    row: dict[str, Any],
-    due: statements.Due,
-    actor: str | None,
+def insert_or_explain(
+    caller: Caller, core: QueueCore[Any], new: NewTask, actor: str | None
 ) -> Enqueued:
-    """Insert without ON CONFLICT, to learn which constraint keeps the row out."""
+    """Insert without ON CONFLICT, to learn which constraint keeps the row out.
+
+    Raises:
+        EnqueueConflict: It is not one of the queue's own; the transaction stays usable.
+    """
+    due, row = _parameters(new)
     insert = core.statements(statements.insert_task, due, "raise")
+    with explained(caller, core, insert):
+        inserted = caller.rows(insert, row)[0]
+    return _created(caller, core, inserted, actor, insert)
+
+
+@contextmanager
+def explained(caller: Caller, core: QueueCore[Any], insert: Any) -> Generator[None]:
+    """Run inserts in a savepoint, and name the constraint that refuses one.
+
+    Raises:
+        EnqueueConflict: A unique constraint refused a row; the savepoint was rolled back.
+    """
     try:
         with caller.savepoint(insert):
-            inserted = caller.rows(insert, row)[0]
+            yield
     except Exception as error:
         if sqlstate(error) != UNIQUE_VIOLATION:
             raise
         raise EnqueueConflict(constraint_name(error), core.model.table.fullname) from error
-    return _created(caller, core, inserted, actor, insert)

@@ -50,7 +50,7 @@ def find(
     content: bool,
 ) -> Page[Any]:
     """Return one page of tasks, newest key first."""
-    states = _states(state)
+    states = checked_states(state)
     given: dict[str, Any] = {"name": name, "created_by": created_by}
     if holder is not None:
         who = Holder.of(holder, core.limits.name)
@@ -75,7 +75,12 @@ def find(
     return Page(tuple(row[0] for row in shown), more)
 
 
-def _states(state: States) -> tuple[TaskState, ...]:
+def checked_states(state: States) -> tuple[TaskState, ...]:
+    """Return the given states, sorted; none for None.
+
+    Raises:
+        InvalidArgument: One is unknown.
+    """
     if state is None:
         return ()
     given = [state] if isinstance(state, str) else list(state)

@@ -75,11 +75,7 @@ def complete(
         raise InvalidArgument("actor", actor, "goes with force=True; a holder is its own actor")
     else:
         target = held(core, "complete", claim, id, key, holder)
-    result = clean_json(result)
-    if (size := json_size(result)) > core.limits.result:
-        raise InvalidPayload(
-            "result", result, f"is {size:,} bytes of JSON; the limit is {core.limits.result:,}"
-        )
+    result = checked_result(core, result)
     return _write(
         caller,
         core,
@@ -90,6 +86,20 @@ def complete(
         on_lost=on_lost,
         again=TaskState.DONE,
     )
+
+
+def checked_result(core: QueueCore[Any], result: Any) -> Any:
+    """Return a result cleaned for storage.
+
+    Raises:
+        InvalidPayload: It is too large.
+    """
+    result = clean_json(result)
+    if (size := json_size(result)) > core.limits.result:
+        raise InvalidPayload(
+            "result", result, f"is {size:,} bytes of JSON; the limit is {core.limits.result:,}"
+        )
+    return result
 
 
 def fail(
@@ -276,7 +286,7 @@ def _write(
     if written is not None:
         return written
     looked = look(caller, core, target, lock=False, route=statement)
-    if looked is not None and _ended_by(target, looked, again):
+    if looked is not None and ended_by(target, looked, again):
         return Written(looked.id, looked.state, looked.attempt, looked.run_at)
     refused = refusal(target, looked)
     if target.claim is not None and on_lost == "raise":
@@ -309,7 +319,7 @@ def _try_write(
     return Written(core.model.identity_of(row), TaskState(row.state), row.attempt, row.run_at)
 
 
-def _ended_by(target: Target, looked: Looked, state: TaskState | None) -> bool:
+def ended_by(target: Target, looked: Looked, state: TaskState | None) -> bool:
     """Tell whether this very claim has already ended the task in *state*."""
     return (
         target.claim is not None

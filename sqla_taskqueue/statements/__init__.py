@@ -8,12 +8,12 @@ from typing import Any, Concatenate, ParamSpec
 
 from ..models import TaskModel
 from ..states import TaskState
-from . import claim, enqueue, finish, lease, reading, wakeup
+from . import batch, claim, enqueue, finish, lease, reading, wakeup
 from ._parts import Parts
 
 P = ParamSpec("P")
 
-__all__ = ["Statements", "claim", "enqueue", "finish", "lease", "reading", "wakeup"]
+__all__ = ["Statements", "batch", "claim", "enqueue", "finish", "lease", "reading", "wakeup"]
 
 
 class Statements:

@@ -25,6 +25,7 @@ from sqlalchemy import (
     any_,
     bindparam,
     case,
+    delete,
     func,
     insert,
     literal_column,
@@ -36,7 +37,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from .._schema import is_state
 from ..dialects import StoredJSON, array_of, now
-from ..models import TaskModel
+from ..models import TaskModel, evaluate
 from ..states import LIVE, EventType, TaskState
 
 By = Literal["id", "key"]
@@ -56,6 +57,11 @@ NO_HOLDER: dict[str, Any] = {**NO_LEASE, "claimed_by": NULL, "claimed_session": 
 def bind(name: str, type_: Any) -> ColumnElement[Any]:
     """Return the named bind ``tq_<name>``."""
     return bindparam(f"tq_{name}", type_=type_)
+
+
+def event_type(value: EventType) -> ColumnElement[str]:
+    """Return the type of an event as a literal."""
+    return literal_column(f"'{value}'", Text)
 
 
 def state(value: TaskState) -> ColumnElement[str]:
@@ -221,6 +227,14 @@ class Parts:
             .execution_options(synchronize_session=False)
         )
 
+    def delete(self) -> Any:
+        """Return the ORM-enabled DELETE without its conditions, returning the keys."""
+        return (
+            delete(self.model.cls)
+            .returning(*self.model.primary_key)
+            .execution_options(synchronize_session=False)
+        )
+
     def _on_update(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the host's Python-side ``onupdate`` values, evaluated at each execution.
 
@@ -232,7 +246,7 @@ class Parts:
         return {
             column.key: bindparam(
                 f"tq_onupdate_{column.key}",
-                callable_=partial(_evaluate, column.onupdate),
+                callable_=partial(evaluate, column.onupdate, {}),
                 type_=column.type,
             )
             for column in self.table.c
@@ -257,10 +271,11 @@ class Parts:
     def recorded(
         self,
         picked: CTE,
-        event: EventType,
+        event: EventType | Callable[[FromClause], ColumnElement[str]],
         *,
         counted: ColumnElement[int] | None = None,
         detail: Callable[[FromClause], ColumnElement[Any]] | None = None,
+        actor: Callable[[FromClause], ColumnElement[Any]] | None = None,
     ) -> CTE:
         """Return the CTE that inserts one event for each row of *picked*.
 
@@ -283,8 +298,8 @@ class Parts:
                 )
             },
             "id": ids.c.id,
-            "type": literal_column(f"'{event}'", Text),
-            "actor": bind("actor", Text),
+            "type": event_type(event) if isinstance(event, EventType) else event(rows),
+            "actor": bind("actor", Text) if actor is None else actor(rows),
             "attempt": attempt if counted is None else attempt + counted,
             "round": rows.c[self.c.round.key],
             "detail": bind("detail", StoredJSON) if detail is None else detail(rows),
@@ -298,20 +313,6 @@ class Parts:
             .from_select([events.table.c[name] for name in columns], source)
             .cte("tq_recorded")
         )
-
-
-class _NoContext:
-    """What a context-sensitive ``onupdate`` callable is given: no parameters of a row."""
-
-    @staticmethod
-    def get_current_parameters(isolate_multiinsert_groups: bool = True) -> dict[str, Any]:  # noqa: ARG004, FBT001, FBT002
-        """Return none."""
-        return {}
-
-
-def _evaluate(default: Any) -> Any:
-    """Return the value of a Python-side default."""
-    return default.arg(_NoContext()) if default.is_callable else default.arg
 
 
 def lease_end() -> ColumnElement[Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from sqlalchemy import Interval, Text, func, or_
+from sqlalchemy import Interval, Text, func, not_
 
 from .._schema import is_state
 from ..dialects import StoredJSON, now
 from ..states import EventType, TaskState
 from ._parts import NO_HOLDER, NO_LEASE, NULL, ONE, By, Fence, Parts, bind, state
+from .lease import no_attempt_left
 
 Ending = Literal["retry", "final", "exhausted"]
 """What becomes of a task whose attempt failed."""
@@ -48,11 +49,11 @@ def fail(parts: Parts, by: By, fence: Fence, ending: Ending) -> Any:
                 "run_at": now() + bind("delay", Interval),
                 "error": bind("error", Text),
             },
-            where=[*where, or_(c.max_attempts.is_(None), c.attempt < c.max_attempts)],
+            where=[*where, not_(no_attempt_left(parts))],
             event=EventType.RETRIED,
         )
     if ending == "exhausted":
-        where.append(c.attempt >= c.max_attempts)
+        where.append(no_attempt_left(parts))
     return parts.write(
         {
             **NO_LEASE,

@@ -11,11 +11,12 @@ from sqlalchemy import (
     Integer,
     Interval,
     Select,
+    and_,
     cast,
     extract,
     func,
     literal_column,
-    or_,
+    not_,
     select,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -62,8 +63,10 @@ def _expired(parts: Parts, expiry: Expiry) -> ColumnElement[bool]:
     return c.heartbeat_at <= now() - bind("stale_after", Interval)
 
 
-def _has_attempts(parts: Parts) -> ColumnElement[bool]:
-    return or_(parts.c.max_attempts.is_(None), parts.c.attempt < parts.c.max_attempts)
+def no_attempt_left(parts: Parts) -> ColumnElement[bool]:
+    """Return whether a task has used up its attempts; never NULL."""
+    limited = parts.c.max_attempts.is_not(None)
+    return and_(limited, parts.c.attempt >= parts.c.max_attempts)
 
 
 def reclaim(parts: Parts, scope: tuple[str, ...], expiry: Expiry, exhausted: bool) -> Any:  # noqa: FBT001
@@ -76,7 +79,7 @@ def reclaim(parts: Parts, scope: tuple[str, ...], expiry: Expiry, exhausted: boo
     conditions = [
         c.lease_token.is_not(None),
         _expired(parts, expiry),
-        ~_has_attempts(parts) if exhausted else _has_attempts(parts),
+        no_attempt_left(parts) if exhausted else not_(no_attempt_left(parts)),
     ]
     inside = parts.inside(scope)
     query = (
@@ -96,7 +99,7 @@ def give_up(parts: Parts) -> Any:
         *parts.named("id"),
         c.lease_token == bind("seen_token", c.lease_token.type),
         _expired(parts, "lease"),
-        ~_has_attempts(parts),
+        no_attempt_left(parts),
     ]
     query: Select[Any] = select(*parts.key_and_counters(), c.claimed_by, c.claimed_session).where(
         *conditions
@@ -160,11 +163,18 @@ def look(parts: Parts, by: By, lock: bool) -> Any:  # noqa: FBT001 - one of two 
         parts.model.cls,
         *parts.model.primary_key,
         *(c[name] for name in LOOKED_AT),
-        _seconds_until(c.run_at).label("tq_due_in"),
-        _seconds_until(c.lease_expires_at).label("tq_remaining"),
+        *remaining_columns(parts),
     ).where(*parts.inside(), *parts.named(by))
     # OF the task's own table: an entity that loads relationships by joins has outer ones.
     return parts.locking(query, skip=False, of=parts.table) if lock else query
+
+
+def remaining_columns(parts: Parts) -> list[ColumnElement[Any]]:
+    """Return how long a task waits, and how long its lease runs on, in seconds."""
+    return [
+        _seconds_until(parts.c.run_at).label("tq_due_in"),
+        _seconds_until(parts.c.lease_expires_at).label("tq_remaining"),
+    ]
 
 
 def _seconds_until(moment: ColumnElement[Any]) -> ColumnElement[float]:

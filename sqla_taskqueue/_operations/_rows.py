@@ -1,0 +1,87 @@
+"""The row that a new task becomes: arguments checked, defaults evaluated, nothing sent yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from .. import checks
+from ..errors import InvalidArgument
+from ..payloads import check_payload
+
+if TYPE_CHECKING:
+    from .._core import QueueCore
+    from ..values import TaskSpec
+
+_NOW = timedelta(0)
+
+
+@dataclass(slots=True)
+class NewTask:
+    """A checked row.
+
+    Attributes:
+        columns: Values by column key, without the times.
+        id_values: The primary key, if the caller gave one.
+        run_at: When it is due, if the caller gave a time.
+        delay: How long from now it is due otherwise.
+    """
+
+    columns: dict[str, Any]
+    id_values: list[Any] | None
+    run_at: datetime | None
+    delay: timedelta
+
+    @property
+    def key(self) -> str | None:
+        """Its key."""
+        return self.columns["key"]  # type: ignore[no-any-return]
+
+    @property
+    def unique_key(self) -> str | None:
+        """Its unique key."""
+        return self.columns["unique_key"]  # type: ignore[no-any-return]
+
+
+def new_task(core: QueueCore[Any], spec: TaskSpec, actor: str | None) -> NewTask:
+    """Check a spec and return the row that it becomes.
+
+    Raises:
+        InvalidArgument: Something is out of range, unknown or missing.
+    """
+    limits, model = core.limits, core.model
+    check_payload("payload", spec.payload, limits.payload)
+    if spec.run_at is not None and spec.delay is not None:
+        raise InvalidArgument("delay", spec.delay, "give run_at= or delay=, not both")
+
+    def optional(argument: str, value: str | None) -> str | None:
+        if value is None:
+            return None
+        return checks.text(argument, value, characters=limits.key, trim=True)
+
+    columns: dict[str, Any] = {
+        **model.host_values(spec.values or {}),
+        **{model.scope[name].key: value for name, value in core.scope.items()},
+        "queue": core.name,
+        "name": checks.text("name", spec.name, size=limits.name, empty=True),
+        "payload": spec.payload,
+        "priority": checks.priority(spec.priority),
+        "max_attempts": limits.max_attempts
+        if spec.max_attempts == "default"
+        else checks.max_attempts(spec.max_attempts),
+        "key": optional("key", spec.key),
+        "unique_key": optional("unique_key", spec.unique_key),
+        "created_by": None if actor is None else checks.text("actor", actor, size=limits.name),
+    }
+    id_values = None
+    if spec.id is not None:
+        id_values = model.key_values(spec.id, core.scope)
+        columns |= zip((column.key for column in model.primary_key), id_values, strict=True)
+    model.need_values(columns)
+    return NewTask(
+        columns,
+        id_values,
+        None if spec.run_at is None else checks.moment("run_at", spec.run_at),
+        _NOW if spec.delay is None else checks.duration("delay", spec.delay),
+    )

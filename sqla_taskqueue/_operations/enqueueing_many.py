@@ -1,0 +1,228 @@
+"""Enqueue many tasks: arrays in statements of bounded size, answers in input order."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgument
+from ..ids import uuid7
+from ..models import value_of
+from ..statements import batch as statements
+from ..states import TaskState
+from ..values import Enqueued, TaskSpec
+from ._rows import NewTask, new_task
+from ._wakeups import wake
+from .enqueueing import TRIES, explained, insert_or_explain, insert_or_find
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from .._core import QueueCore
+    from .._sessions import Caller
+
+_CHUNK = 2_000
+"""Rows of one statement: what bounds the memory of its arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What rows must have in common to go into one statement."""
+
+    columns: tuple[str, ...]
+    timed: bool
+    recognisable: bool
+    """Whether a row that comes back tells which one it is."""
+
+
+Batch = list[tuple[int, NewTask]]
+
+
+def enqueue_many(
+    caller: Caller, core: QueueCore[Any], specs: Iterable[TaskSpec], *, actor: str | None
+) -> list[Enqueued]:
+    """Insert a task for each spec, or find the one that it names."""
+    core.need_scope("enqueue_many")
+    batches: defaultdict[_Shape, Batch] = defaultdict(list)
+    size = 0
+    for index, spec in enumerate(specs):
+        if not isinstance(spec, TaskSpec):
+            raise InvalidArgument("specs", spec, f"takes TaskSpecs; number {index} is none")
+        new = new_task(core, spec, actor)
+        new.columns = core.model.with_defaults(new.columns)
+        batches[_shape(core, new)].append((index, new))
+        size = index + 1
+    answers: dict[int, Enqueued] = {}
+    caller.flush()
+    for shape, batch in batches.items():
+        # In key order: two batches that share keys must not deadlock.
+        batch.sort(key=lambda numbered: (numbered[1].key or "", numbered[1].unique_key or ""))
+        for start in range(0, len(batch), _CHUNK):
+            chunk = batch[start : start + _CHUNK]
+            if not core.model.fits_arrays(shape.columns):
+                answers |= {i: insert_or_find(caller, core, new, actor) for i, new in chunk}
+            elif shape.recognisable:
+                answers |= _insert(caller, core, shape, chunk, actor)
+            else:
+                answers |= _insert_all(caller, core, shape, chunk, actor)
+    return [answers[index] for index in range(size)]
+
+
+def _shape(core: QueueCore[Any], new: NewTask) -> _Shape:
+    identified = all(column.key in new.columns for column in core.model.primary_key)
+    return _Shape(
+        tuple(sorted(new.columns)),
+        timed=new.run_at is not None or bool(new.delay),
+        recognisable=identified or new.key is not None or new.unique_key is not None,
+    )
+
+
+def _insert(
+    caller: Caller, core: QueueCore[Any], shape: _Shape, batch: Batch, actor: str | None
+) -> dict[int, Enqueued]:
+    """Insert rows that tell which they are, passing over those that exist already."""
+    statement = core.statements(statements.insert_tasks, shape.columns, shape.timed, "nothing")
+    answers: dict[int, Enqueued] = {}
+    pending = batch
+    for _ in range(TRIES):
+        returned = caller.rows(statement, _arrays(core, shape, pending))
+        _record(caller, core, returned, actor, statement)
+        answers |= _match(core, pending, returned, created=True)
+        pending = [numbered for numbered in pending if numbered[0] not in answers]
+        if pending:
+            answers |= _existing(caller, core, pending, statement)
+            pending = [numbered for numbered in pending if numbered[0] not in answers]
+        if not pending:
+            return answers
+    return answers | {index: insert_or_explain(caller, core, new, actor) for index, new in pending}
+
+
+def _insert_all(
+    caller: Caller, core: QueueCore[Any], shape: _Shape, batch: Batch, actor: str | None
+) -> dict[int, Enqueued]:
+    """Insert rows that the database numbers and nothing names: all of them, or none.
+
+    They come back in the order of the arrays; if some could be missing, nothing would say which.
+    """
+    statement = core.statements(statements.insert_tasks, shape.columns, shape.timed, "raise")
+    with explained(caller, core, statement):
+        returned = caller.rows(statement, _arrays(core, shape, batch))
+    _record(caller, core, returned, actor, statement)
+    return {
+        index: _enqueued(core, row, created=True)
+        for (index, _), row in zip(batch, returned, strict=True)
+    }
+
+
+def _arrays(core: QueueCore[Any], shape: _Shape, batch: Batch) -> dict[str, Any]:
+    """Return the rows as one array per column; JSON as text."""
+    payload = core.model.columns["payload"].key
+    arrays: dict[str, Any] = {
+        f"tq_new_{key}": [new.columns[key] for _, new in batch] for key in shape.columns
+    }
+    arrays[f"tq_new_{payload}"] = [
+        None if value is None else json.dumps(value, ensure_ascii=False)
+        for value in arrays[f"tq_new_{payload}"]
+    ]
+    if shape.timed:
+        arrays["tq_new_run_at"] = [new.run_at for _, new in batch]
+        arrays["tq_new_tq_delay"] = [new.delay for _, new in batch]
+    return arrays
+
+
+def _match(
+    core: QueueCore[Any], pending: Batch, returned: Sequence[Any], *, created: bool
+) -> dict[int, Enqueued]:
+    """Pair rows of the database with those that were sent.
+
+    Each inserted row answers the first of those that named it; an existing one answers all.
+    """
+    rows = {name: row for row in returned for name in _row_names(core, row)}
+    answers: dict[int, Enqueued] = {}
+    for index, new in pending:
+        name = next(
+            (name for name in _names(core, new, existing=not created) if name in rows), None
+        )
+        if name is not None:
+            row = rows[name]
+            answers[index] = _enqueued(core, row, created=created)
+            if created:
+                for taken in _row_names(core, row):
+                    rows.pop(taken, None)
+    return answers
+
+
+def _names(core: QueueCore[Any], new: NewTask, *, existing: bool) -> list[Hashable]:
+    """Return what names a row: its primary key, key and unique key.
+
+    A primary key that was made here names no row that existed before.
+    """
+    names: list[Hashable] = []
+    key = [new.columns.get(column.key) for column in core.model.primary_key]
+    if new.id_values is not None or (not existing and None not in key):
+        names.append(("id", *key))
+    names += [
+        (by, value)
+        for by, value in (("key", new.key), ("unique_key", new.unique_key))
+        if value is not None
+    ]
+    return names
+
+
+def _row_names(core: QueueCore[Any], row: Any) -> list[Hashable]:
+    columns = core.model.table.c
+    return [
+        ("id", *(value_of(row, column) for column in core.model.primary_key)),
+        ("key", value_of(row, columns.key)),
+        ("unique_key", value_of(row, columns.unique_key)),
+    ]
+
+
+def _existing(
+    caller: Caller, core: QueueCore[Any], pending: Batch, route: Any
+) -> dict[int, Enqueued]:
+    """Look up the rows that exist already, by id, by key, and by unique key."""
+    wanted: list[tuple[statements.Identity, dict[str, Any]]] = []
+    identified = [new.id_values for _, new in pending if new.id_values is not None]
+    if identified:
+        columns = zip(*identified, strict=True)
+        wanted.append(
+            ("id", {f"tq_sent_pk_{n}": list(values) for n, values in enumerate(columns)})
+        )
+    for by in ("key", "unique_key"):
+        values = sorted({new.columns[by] for _, new in pending if new.columns[by] is not None})
+        if values:
+            wanted.append((by, {"tq_wanted_value": values}))
+    answers: dict[int, Enqueued] = {}
+    for by, params in wanted:
+        query = core.statements(statements.existing_tasks, by)
+        found = caller.rows(query, {**core.inside, **params}, route=route)
+        answers = _match(core, pending, found, created=False) | answers
+    return answers
+
+
+def _record(
+    caller: Caller, core: QueueCore[Any], made: Sequence[Any], actor: str | None, route: Any
+) -> None:
+    """Record the creation of inserted rows, and wake workers."""
+    if not made:
+        return
+    model = core.model
+    if model.events is not None:
+        keys = {
+            f"tq_made_pk_{n}": [value_of(row, column) for row in made]
+            for n, column in enumerate(model.primary_key)
+        }
+        caller.rows(
+            core.statements(statements.record_created),
+            {**keys, "tq_made_id": [uuid7() for _ in made], "tq_actor": actor},
+            route=route,
+        )
+    wake(caller, core, route)
+
+
+def _enqueued(core: QueueCore[Any], row: Any, *, created: bool) -> Enqueued:
+    return Enqueued(core.model.identity_of(row), created=created, state=TaskState(row.state))

@@ -1,0 +1,231 @@
+"""Heartbeats and endings of many claims at once; they wait for no row that others have locked.
+
+Whatever a statement did not write is looked at afterwards: the claim was lost, or the row is busy
+because another transaction has locked it, and can be sent again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .. import checks
+from ..errors import InvalidArgument
+from ..ids import uuid7
+from ..models import value_of
+from ..payloads import clean_text, error_text
+from ..statements import batch as statements
+from ..states import TaskState
+from ..values import Claim, Lease, RefusalReason, Refused, Written
+from ._refusals import looked_at, refusal
+from ._targets import held
+from .settling import checked_result, ended_by
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from .._core import QueueCore
+    from .._sessions import Caller
+    from ..retry import RetryPolicy
+    from ._refusals import Looked
+    from ._targets import Target
+
+_CHUNK = 1_000
+AnswerT = TypeVar("AnswerT")
+_Name = tuple[tuple[Any, ...], "UUID"]
+"""A claim's primary key and token."""
+Outcomes = list[Written | Refused[Any]]
+
+
+def heartbeat_many(
+    caller: Caller,
+    core: QueueCore[Any],
+    claims: Iterable[Claim[Any]],
+    *,
+    lease: timedelta | None,
+) -> list[Lease | Refused[Any]]:
+    """Extend many leases; answers in the order of the claims."""
+    given = list(claims)
+    duration = core.limits.clamp_lease(lease)
+
+    def lease_of(claim: Claim[Any], row: Any) -> Lease:
+        return Lease(row.lease_token, claim.lease.holder, row.lease_expires_at, duration)
+
+    return _settle(
+        caller,
+        core,
+        "heartbeat_many",
+        given,
+        core.statements(statements.heartbeats),
+        params={"tq_lease": duration},
+        answer=lease_of,
+    )
+
+
+def complete_many(
+    caller: Caller,
+    core: QueueCore[Any],
+    claims: Iterable[Claim[Any]],
+    *,
+    results: Iterable[Any] | None,
+) -> Outcomes:
+    """End many tasks well; answers in the order of the claims."""
+    given = list(claims)
+    values = [None] * len(given) if results is None else list(results)
+    if len(values) != len(given):
+        raise InvalidArgument("results", len(values), f"there are {len(given)} claims")
+    texts = [
+        None if value is None else json.dumps(checked_result(core, value), ensure_ascii=False)
+        for value in values
+    ]
+    return _settle(
+        caller,
+        core,
+        "complete_many",
+        given,
+        core.statements(statements.completions),
+        columns={"tq_sent_result": texts},
+        answer=lambda _, row: _written(core, row),
+        again=TaskState.DONE,
+    )
+
+
+def fail_many(
+    caller: Caller,
+    core: QueueCore[Any],
+    claims: Iterable[Claim[Any]],
+    *,
+    errors: Iterable[BaseException | str],
+    retry: RetryPolicy | None,
+    final: bool,
+) -> Outcomes:
+    """Record many failed attempts; answers in the order of the claims."""
+    given = list(claims)
+    texts = [error_text(error) for error in errors]
+    if len(texts) != len(given):
+        raise InvalidArgument("errors", len(texts), f"there are {len(given)} claims")
+    policy = retry or core.retry
+    delays = [checks.duration("retry", policy.delay(claim.attempt)) for claim in given]
+    details = [
+        json.dumps({"error": clean_text(text, core.limits.event_error)}, ensure_ascii=False)
+        for text in texts
+    ]
+    return _settle(
+        caller,
+        core,
+        "fail_many",
+        given,
+        core.statements(statements.failures, final),
+        columns={
+            "tq_sent_error": [clean_text(text, core.limits.error) for text in texts],
+            "tq_sent_detail": details,
+            "tq_sent_delay": delays,
+        },
+        answer=lambda _, row: _written(core, row),
+        again=TaskState.FAILED,
+    )
+
+
+def _written(core: QueueCore[Any], row: Any) -> Written:
+    return Written(core.model.identity_of(row), TaskState(row.state), row.attempt, row.run_at)
+
+
+def _settle(
+    caller: Caller,
+    core: QueueCore[Any],
+    operation: str,
+    claims: Sequence[Claim[Any]],
+    statement: Any,
+    *,
+    answer: Callable[[Claim[Any], Any], AnswerT],
+    params: dict[str, Any] | None = None,
+    columns: dict[str, list[Any]] | None = None,
+    again: TaskState | None = None,
+) -> list[Any]:
+    """Write what the claims still hold, and say of each what became of it."""
+    targets = [held(core, operation, claim, None, None, None) for claim in claims]
+    names = [_name(core, claim) for claim in claims]
+    # A claim that is given twice is sent once, and answered twice.
+    once = list({name: index for index, name in enumerate(names)}.values())
+    caller.flush()
+    answers: dict[_Name, AnswerT | Written | Refused[Any]] = {}
+    for start in range(0, len(once), _CHUNK):
+        chunk = once[start : start + _CHUNK]
+        rows = caller.rows(
+            statement,
+            {
+                "tq_queue": core.name,
+                "tq_sent_token": [claims[index].lease.token for index in chunk],
+                **_key_arrays([names[index][0] for index in chunk]),
+                **{
+                    name: [values[index] for index in chunk]
+                    for name, values in (columns or {}).items()
+                },
+                **(params or {}),
+                **_event(core, claims, chunk),
+            },
+        )
+        written = {(_key(core, row), row.tq_token): row for row in rows}
+        answers |= {
+            names[index]: answer(claims[index], written[names[index]])
+            for index in chunk
+            if names[index] in written
+        }
+        missing = [index for index in chunk if names[index] not in written]
+        if missing:
+            found = _look(caller, core, [names[index][0] for index in missing], statement)
+            answers |= {
+                names[index]: _explain(targets[index], found.get(names[index][0]), again)
+                for index in missing
+            }
+    return [answers[name] for name in names]
+
+
+def _explain(
+    target: Target, looked: Looked | None, again: TaskState | None
+) -> Written | Refused[Any]:
+    """Say why a claim was not written: lost, busy, or ended by this very claim before."""
+    if looked is not None and ended_by(target, looked, again):
+        return Written(looked.id, looked.state, looked.attempt, looked.run_at)
+    assert target.claim is not None
+    still_held = looked is not None and looked.lease_token == target.claim.lease.token
+    return refusal(target, looked, RefusalReason.BUSY if still_held else None)
+
+
+def _look(
+    caller: Caller, core: QueueCore[Any], keys: list[tuple[Any, ...]], route: Any
+) -> dict[tuple[Any, ...], Looked]:
+    rows = caller.entities(
+        core.statements(statements.look),
+        {"tq_queue": core.name, **_key_arrays(keys)},
+        route=route,
+    )
+    return {_key(core, row): looked_at(core, row) for row in rows}
+
+
+def _name(core: QueueCore[Any], claim: Claim[Any]) -> _Name:
+    if not isinstance(claim, Claim):
+        raise InvalidArgument("claims", claim, "takes Claims")
+    return tuple(core.model.key_values(claim.id, claim.scope)), claim.lease.token
+
+
+def _key(core: QueueCore[Any], row: Any) -> tuple[Any, ...]:
+    return tuple(value_of(row, column) for column in core.model.primary_key)
+
+
+def _key_arrays(keys: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    columns = zip(*keys, strict=True)
+    return {f"tq_sent_pk_{n}": list(values) for n, values in enumerate(columns)}
+
+
+def _event(core: QueueCore[Any], claims: Sequence[Claim[Any]], chunk: list[int]) -> dict[str, Any]:
+    """Return the parameters of recorded events; each claim's holder is its actor."""
+    if core.model.events is None:
+        return {}
+    return {
+        "tq_sent_actor": [claims[index].lease.holder.worker for index in chunk],
+        "tq_detail": None,
+        "tq_event_ids": [uuid7() for _ in chunk],
+    }

@@ -1,0 +1,326 @@
+"""Many tasks in one statement: arrays through ``unnest … WITH ORDINALITY``.
+
+Its text does not depend on how many there are. No batch waits for a row that somebody else has
+locked: rows are locked first, in key order, those of others are skipped, and what was skipped is
+told apart from what was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from sqlalchemy import (
+    CTE,
+    JSON,
+    ColumnElement,
+    FromClause,
+    Integer,
+    Interval,
+    Text,
+    Uuid,
+    and_,
+    case,
+    cast,
+    column,
+    func,
+    insert,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+
+from .._schema import is_state
+from ..dialects import now
+from ..models import sql_default
+from ..states import ENDED, LIVE, EventType, TaskState
+from ._parts import NO_LEASE, NULL, Parts, bind, event_type, lease_end, state
+from .lease import LOOKED_AT, no_attempt_left, remaining_columns
+
+Identity = Literal["id", "key", "unique_key"]
+"""By what existing tasks are recognised."""
+OnConflict = Literal["nothing", "raise"]
+
+
+def _rows(prefix: str, columns: dict[str, Any]) -> Any:
+    """Return the arrays ``tq_<prefix>_<column>`` as a table, with the row number ``tq_n``.
+
+    JSON travels as text: a host's driver may have codecs of its own for ``jsonb[]``.
+    """
+    types = {key: Text() if isinstance(of, JSON) else of for key, of in columns.items()}
+    arrays = [bind(f"{prefix}_{key}", ARRAY(of)) for key, of in types.items()]
+    return (
+        func.unnest(*arrays)
+        .table_valued(*(column(key, of) for key, of in types.items()), with_ordinality="tq_n")
+        .render_derived()
+    )
+
+
+def insert_tasks(
+    parts: Parts, columns: tuple[str, ...], timed: bool, on_conflict: OnConflict
+) -> Any:
+    """Insert a task for each row of the arrays ``tq_new_<column>``.
+
+    Args:
+        parts: The building blocks.
+        columns: Which columns the arrays have. Python-side defaults are among them: from a
+            SELECT, SQLAlchemy would evaluate them once for all rows.
+        timed: Whether rows say when they are due: ``tq_new_run_at`` or ``tq_new_tq_delay``.
+        on_conflict: Whether rows that exist already are passed over.
+    """
+    table = parts.table
+    types: dict[str, Any] = {key: table.c[key].type for key in columns}
+    if timed:
+        types |= {"run_at": table.c.run_at.type, "tq_delay": Interval()}
+    new = _rows("new", types)
+    values: dict[str, Any] = {
+        key: cast(new.c[key], JSONB) if isinstance(table.c[key].type, JSON) else new.c[key]
+        for key in columns
+    }
+    values["run_at"] = func.coalesce(new.c.run_at, now() + new.c.tq_delay) if timed else now()
+    values |= {"created_at": now(), "updated_at": now()}
+    values |= {
+        of.key: sql_default(of)
+        for of in table.c
+        if of.key not in values and sql_default(of) is not None
+    }
+    statement = postgresql.insert(parts.model.cls).from_select(
+        [table.c[key] for key in values],
+        select(*values.values()).order_by(new.c.tq_n),
+        include_defaults=False,
+    )
+    if on_conflict == "nothing":
+        statement = statement.on_conflict_do_nothing()
+    return statement.returning(
+        *parts.model.primary_key, table.c.state, table.c.key, table.c.unique_key
+    ).execution_options(dml_strategy="raw")
+
+
+def existing_tasks(parts: Parts, by: Identity) -> Any:
+    """Find the tasks that kept others out, by the arrays of what names them."""
+    c = parts.c
+    query = select(*parts.model.primary_key, c.state, c.key, c.unique_key)
+    if by == "id":
+        named, same = _named(parts, {})
+        return query.select_from(parts.table.join(named, same)).where(*parts.scoped())
+    wanted = _rows("wanted", {"value": Text()})
+    if by == "key":
+        within = [
+            of == bind("queue" if name == "queue" else f"scope_{name}", of.type)
+            for name, of in parts.model.key_scope.items()
+        ]
+        return query.select_from(parts.table.join(wanted, and_(c.key == wanted.c.value, *within)))
+    return query.select_from(
+        parts.table.join(wanted, and_(c.unique_key == wanted.c.value, *parts.inside()))
+    ).where(is_state(c.state, *LIVE))
+
+
+def record_created(parts: Parts) -> Any:
+    """Record that the tasks of the arrays ``tq_pk_<n>`` were made."""
+    events = parts.model.events
+    assert events is not None
+    made = _rows(
+        "made",
+        {
+            "id": Uuid(),
+            **{f"pk_{n}": of.type for n, of in enumerate(parts.model.primary_key)},
+        },
+    )
+    values: dict[str, Any] = {
+        **{of.key: made.c[f"pk_{n}"] for n, of in enumerate(events.task_key)},
+        "id": made.c.id,
+        "type": event_type(EventType.CREATED),
+        "actor": bind("actor", Text),
+        "created_at": now(),
+    }
+    return (
+        insert(events.cls)
+        .from_select(
+            [events.table.c[key] for key in values],
+            select(*values.values()).select_from(made).order_by(made.c.tq_n),
+        )
+        .returning(events.table.c.id)
+        .execution_options(dml_strategy="raw")
+    )
+
+
+def _named(parts: Parts, columns: dict[str, Any]) -> tuple[Any, ColumnElement[bool]]:
+    """Return the arrays ``tq_sent_pk_<n>`` and others as a table, and its join with the tasks."""
+    key = parts.model.primary_key
+    sent = _rows("sent", {f"pk_{n}": of.type for n, of in enumerate(key)} | columns)
+    return sent, and_(*(of == sent.c[f"pk_{n}"] for n, of in enumerate(key)))
+
+
+Computed = Callable[[FromClause], ColumnElement[Any]]
+
+
+def _held(
+    parts: Parts, sent_types: dict[str, Any], computed: dict[str, Computed] | None = None
+) -> CTE:
+    """Lock the tasks that the sent claims still hold, in key order, skipping locked ones.
+
+    Args:
+        parts: The building blocks.
+        sent_types: What is sent beside keys and tokens, with its types.
+        computed: Expressions over the sent rows.
+
+    Returns:
+        The CTE; the token, what is sent and what is computed are its columns ``tq_<name>``.
+    """
+    types = {"token": Uuid(), **sent_types}
+    if parts.model.events is not None:
+        types["actor"] = Text()
+    sent, same = _named(parts, types)
+    c = parts.c
+    query: Any = (
+        select(
+            *parts.key_and_counters(),
+            *(sent.c[name].label(f"tq_{name}") for name in types),
+            *(build(sent).label(f"tq_{name}") for name, build in (computed or {}).items()),
+        )
+        .select_from(parts.table.join(sent, same))
+        .where(
+            c.queue == bind("queue", Text),
+            case((is_state(c.state, TaskState.CLAIMED), c.lease_token)) == sent.c.token,
+        )
+        .order_by(*parts.model.primary_key)
+    )
+    return parts.once(parts.locking(query, skip=True, of=parts.table))
+
+
+def _write(parts: Parts, picked: CTE, values: dict[str, Any]) -> Any:
+    """Return the UPDATE of what *picked* has locked, joined to its columns."""
+    return parts.set(values, *parts.answer, picked.c.tq_token).where(
+        # The array finds the rows by their key; joined alone, a generic plan scans the table.
+        *parts.among(picked, ()),
+        *(of == picked.c[of.key] for of in parts.model.primary_key),
+    )
+
+
+def _recorded(parts: Parts, statement: Any, picked: CTE, event: Any, detail: Any = None) -> Any:
+    if parts.model.events is None:
+        return statement
+    return statement.add_cte(
+        parts.recorded(picked, event, detail=detail, actor=lambda rows: rows.c.tq_actor)
+    )
+
+
+def heartbeats(parts: Parts) -> Any:
+    """Extend the leases that the sent claims still hold."""
+    picked = _held(parts, {})
+    statement = _write(
+        parts,
+        picked,
+        {
+            "lease_expires_at": lease_end(),
+            "heartbeat_at": now(),
+            "updated_at": parts.c.updated_at,
+        },
+    )
+    return (
+        _recorded(parts, statement, picked, EventType.RENEWED)
+        if parts.model.is_board
+        else statement
+    )
+
+
+def completions(parts: Parts) -> Any:
+    """End the tasks that the sent claims still hold, each with its result."""
+    picked = _held(parts, {"result": Text()})
+    statement = _write(
+        parts,
+        picked,
+        {
+            **NO_LEASE,
+            "state": state(TaskState.DONE),
+            "result": cast(picked.c.tq_result, JSONB),
+            "error": NULL,
+            "ended_token": parts.c.lease_token,
+            "finished_at": now(),
+        },
+    )
+    return _recorded(parts, statement, picked, EventType.COMPLETED)
+
+
+def failures(parts: Parts, final: bool) -> Any:  # noqa: FBT001 - one of two variants
+    """Record failed attempts: those with attempts left are queued again, unless *final*."""
+    c = parts.c
+
+    def is_last(_: FromClause) -> ColumnElement[Any]:
+        return literal_column("true") if final else no_attempt_left(parts)
+
+    def due(sent: FromClause) -> ColumnElement[Any]:
+        return now() + sent.c.delay
+
+    picked = _held(
+        parts,
+        {"error": Text(), "detail": Text(), "delay": Interval()},
+        {"last": is_last, "due": due},
+    )
+
+    def ends(ended: Any, queued: Any) -> ColumnElement[Any]:
+        return case((picked.c.tq_last, ended), else_=queued)
+
+    statement = _write(
+        parts,
+        picked,
+        {
+            **NO_LEASE,
+            "claimed_by": ends(c.claimed_by, NULL),
+            "claimed_session": ends(c.claimed_session, NULL),
+            "state": ends(state(TaskState.FAILED), state(TaskState.QUEUED)),
+            "run_at": ends(c.run_at, picked.c.tq_due),
+            "error": picked.c.tq_error,
+            "ended_token": ends(c.lease_token, c.ended_token),
+            "finished_at": ends(now(), NULL),
+        },
+    )
+    return _recorded(parts, statement, picked, _failed_or_retried, _detail)
+
+
+def _failed_or_retried(rows: FromClause) -> ColumnElement[str]:
+    return case(
+        (rows.c.tq_last, event_type(EventType.FAILED)),
+        else_=event_type(EventType.RETRIED),
+    )
+
+
+def _detail(rows: FromClause) -> ColumnElement[Any]:
+    return cast(rows.c.tq_detail, JSONB)
+
+
+def look(parts: Parts) -> Any:
+    """Read the named tasks as they are, with the facts that refusals need."""
+    sent, same = _named(parts, {})
+    return (
+        select(
+            parts.model.cls,
+            *parts.model.primary_key,
+            *(parts.c[name] for name in LOOKED_AT),
+            *remaining_columns(parts),
+        )
+        .join_from(parts.model.cls, sent, same)
+        .where(parts.c.queue == bind("queue", Text))
+    )
+
+
+def prune(parts: Parts, scope: tuple[str, ...], states: tuple[TaskState, ...]) -> Any:
+    """Delete up to ``tq_limit`` tasks that ended long ago, oldest key first.
+
+    FOR UPDATE here: a task that an open insert refers to by a foreign key must stay.
+    """
+    c = parts.c
+    conditions = [
+        *parts.inside(scope),
+        is_state(c.state, *(states or ENDED)),
+        c.finished_at <= now() - bind("age", Interval),
+    ]
+    picked = parts.once(
+        select(*parts.model.primary_key)
+        .where(*conditions)
+        .order_by(*parts.model.primary_key)
+        .limit(bind("limit", Integer))
+        .with_for_update(skip_locked=True)
+    )
+    return parts.delete().where(*conditions, *parts.among(picked, scope))
