@@ -63,7 +63,7 @@ class QueueBatches(QueueSettings[TaskT]):
         meanwhile, so its heartbeat can wait for the next turn.
 
         Args:
-            claims: The claims; of any scopes.
+            claims: The claims; of any scopes, unless the queue has some bound.
             lease: How long from now; by default ``limits.lease``.
 
         Returns:
@@ -83,7 +83,7 @@ class QueueBatches(QueueSettings[TaskT]):
         A row that another transaction has locked is refused as ``busy``: send it again.
 
         Args:
-            claims: The claims; of any scopes.
+            claims: The claims; of any scopes, unless the queue has some bound.
             results: One result for each claim; none by default.
 
         Returns:
@@ -108,7 +108,7 @@ class QueueBatches(QueueSettings[TaskT]):
         A row that another transaction has locked is refused as ``busy``: send it again.
 
         Args:
-            claims: The claims; of any scopes.
+            claims: The claims; of any scopes, unless the queue has some bound.
             errors: One exception or text for each claim.
             retry: How long to wait; by default the queue's policy.
             final: End the tasks in ``failed`` whatever attempts are left.

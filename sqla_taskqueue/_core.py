@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 Notify = Literal["transaction", "off"]
 """How workers are woken: by NOTIFY in the caller's transaction, or not at all (they poll)."""
 
-DEFAULT_QUEUE = "default"
-
 
 class QueueCore(Generic[TaskT]):
     """A queue's class, name, scope and settings. Holds no engine, session or other state.

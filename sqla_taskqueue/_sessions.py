@@ -2,7 +2,7 @@
 
 In a ``Session`` every write is ORM-enabled DML through ``session.execute``: transaction managers
 roll back what they did not see, and a session with several engines, or one for reading and one
-for writing, must be able to route it. On a ``Connection`` the same statements are plain Core.
+for writing, must be able to route it. Reads that belong to a write are Core, and routed by it. On a ``Connection`` the same statements are plain Core.
 Nothing here commits, rolls back, closes or expires.
 """
 
@@ -42,15 +42,12 @@ class Caller(Protocol):
         """
         ...
 
-    def entities(
-        self, statement: Any, params: Any, *, route: Any = None, joins: bool = True
-    ) -> Sequence[Row[Any]]:
+    def entities(self, statement: Any, params: Any, *, joins: bool = True) -> Sequence[Row[Any]]:
         """Run a statement whose rows begin with an entity, refreshing those already loaded.
 
         Args:
-            statement: An ORM SELECT, or one from an UPDATE … RETURNING.
+            statement: An ORM SELECT, or an UPDATE … RETURNING.
             params: Its parameters.
-            route: The write that it belongs to.
             joins: Whether the entity may load collections by joins, which repeat its rows.
         """
         ...
@@ -77,7 +74,7 @@ class SessionCaller:
 
     def _bind(self, statement: Any, route: Any) -> dict[str, Any]:
         clause = statement if route is None else route
-        return {"mapper": self._mapper, "clause": getattr(clause, "element", clause)}
+        return {"mapper": self._mapper, "clause": clause}
 
     def flush(self) -> None:
         self._session.flush()
@@ -87,14 +84,12 @@ class SessionCaller:
             statement, params, bind_arguments=self._bind(statement, route)
         ).all()
 
-    def entities(
-        self, statement: Any, params: Any, *, route: Any = None, joins: bool = True
-    ) -> Sequence[Row[Any]]:
+    def entities(self, statement: Any, params: Any, *, joins: bool = True) -> Sequence[Row[Any]]:
         result = self._session.execute(
             statement,
             params,
             execution_options=_FRESH,
-            bind_arguments=self._bind(statement, route),
+            bind_arguments=self._bind(statement, None),
         )
         return result.unique().all() if joins else result.all()
 
@@ -126,7 +121,6 @@ class ConnectionCaller:
         statement: Any,
         params: Any,
         *,
-        route: Any = None,  # noqa: ARG002 - a connection has nothing to route
         joins: bool = True,
     ) -> Sequence[Row[Any]]:
         # Its end has no effect on the connection's transaction, which is not its own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from ._core import DEFAULT_QUEUE, Notify, QueueCore
+from ._core import Notify, QueueCore
 from .mixins import TaskMixin
 from .retry import RetryPolicy
 from .values import Limits
@@ -34,7 +34,7 @@ class QueueSettings(Generic[TaskT]):
     def __init__(
         self,
         model: type[TaskT],
-        name: str = DEFAULT_QUEUE,
+        name: str = "default",
         *,
         limits: Limits | None = None,
         retry: RetryPolicy | None = None,

@@ -11,7 +11,7 @@ import hashlib
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import JSON, DateTime, Table, func
+from sqlalchemy import JSON, Boolean, DateTime, Table, func
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -46,6 +46,14 @@ class server_now(FunctionElement[datetime]):  # noqa: N801 - as above
     inherit_cache = True
 
 
+class postgresql_only(FunctionElement[bool]):  # noqa: N801 - as above
+    """Nothing, on PostgreSQL; for statements that have nothing else to refuse elsewhere."""
+
+    type = Boolean()
+    inherit_cache = True
+
+
+@compiles(postgresql_only)
 @compiles(now)
 def _refuse_now(element: now, compiler: SQLCompiler, **_: Any) -> str:
     raise UnsupportedDialect(compiler.dialect.name)
@@ -54,6 +62,11 @@ def _refuse_now(element: now, compiler: SQLCompiler, **_: Any) -> str:
 @compiles(server_now)
 def _current_timestamp(element: server_now, compiler: SQLCompiler, **_: Any) -> str:
     return "CURRENT_TIMESTAMP"
+
+
+@compiles(postgresql_only, "postgresql")
+def _true(element: postgresql_only, compiler: SQLCompiler, **_: Any) -> str:
+    return "true"
 
 
 @compiles(now, "postgresql")

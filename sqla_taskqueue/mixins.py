@@ -68,11 +68,12 @@ class BigIntId:
 class TaskMixin:
     """The columns of a task.
 
-    Attributes of the class, set by the host if it wants them:
-        __scope__: Names of NOT NULL columns that divide the table (tenant, project …). They lead
-            the claim index, and every claim and write names a value for each.
-        __key_scope__: Names of the scope columns, or ``"queue"``, within which ``key`` is
-            unique. By default the scope.
+    The host may set two attributes of the class:
+
+    * ``__scope__``: names of NOT NULL columns that divide the table (tenant, project …). They lead
+      the claim index, and every claim and write names a value for each.
+    * ``__key_scope__``: names of the scope columns, or ``"queue"``, within which ``key`` is
+      unique. By default the scope.
     """
 
     __scope__: ClassVar[tuple[str, ...]] = ()
@@ -206,4 +207,14 @@ def _furnish_task_class(mapper: Mapper[Any], cls: type[Any]) -> None:
         table.c.max_attempts.server_default = None
 
 
+def _check_event_class(mapper: Mapper[Any], cls: type[Any]) -> None:
+    if inspect(cls.__task_model__).registry is not mapper.registry:
+        message = (
+            f"{cls.__name__} must be mapped in the registry of its task class "
+            f"{cls.__task_model__.__name__}: on the same declarative base"
+        )
+        raise UnsupportedModel(message)
+
+
 event.listen(TaskMixin, "after_mapper_constructed", _furnish_task_class, propagate=True)
+event.listen(TaskEventMixin, "after_mapper_constructed", _check_event_class, propagate=True)

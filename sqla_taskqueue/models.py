@@ -180,7 +180,7 @@ class TaskModel(Generic[TaskT]):
                     "values", name, f"{self.cls.__name__} has no such column ({known or 'none'})"
                 )
             if name not in self.host_attributes:
-                hint = "bind it with scope()" if name in self.scope else "has its own argument"
+                hint = "is bound with scope()" if name in self.scope else "has its own argument"
                 raise InvalidArgument("values", name, f"is not the host's to set here; it {hint}")
             by_key[column.key] = value
         return by_key

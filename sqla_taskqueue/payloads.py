@@ -25,6 +25,9 @@ MAX_DEPTH = 100
 MAX_DIGITS = 1_000
 """How long a whole number may be; PostgreSQL keeps them all, Python reads up to 4,300 digits."""
 
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Return a checked value as JSON text."""
+
 _MAX_WHOLE = 10**MAX_DIGITS
 _REPLACEMENT = "\ufffd"
 
@@ -151,4 +154,4 @@ def error_text(error: BaseException | str) -> str:
 
 def json_size(value: Any) -> int:
     """Return the size of a storable *value* in bytes of encoded JSON."""
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+    return len(encode(value).encode())

@@ -176,7 +176,7 @@ class Queue(QueueBatches[TaskT]):
             lease: How long.
 
         Returns:
-            The claim, or a refusal: gone, finished, blocked, not due, or held by somebody.
+            The claim, or a refusal (gone, finished, blocked, not due, or held by somebody).
         """
         return operations.claim_task(
             self._caller(session), self._core, id=id, key=key, holder=holder, lease=lease
@@ -198,7 +198,7 @@ class Queue(QueueBatches[TaskT]):
             lease: How long from now; by default as long as before.
 
         Returns:
-            The extended lease, or a refusal, which means: stop working on the task.
+            The extended lease, or a refusal; then stop working on the task.
         """
         return operations.heartbeat(
             self._caller(session),
@@ -226,7 +226,8 @@ class Queue(QueueBatches[TaskT]):
         """End a task well. As a transaction's last statement it makes the effects exactly-once.
 
         Repeating it with the claim that ended the task is a success: a commit whose answer was
-        lost can be tried again.
+        lost can be tried again. If that transaction held effects too, look at ``ended_token``
+        before repeating it: they would be there twice.
 
         Args:
             result: JSON, at most 64 KiB; what JSON does not know is stored as text.
@@ -359,7 +360,7 @@ class Queue(QueueBatches[TaskT]):
             actor: Who cancels, for the history.
 
         Returns:
-            What the row says now, or a refusal: gone or finished.
+            What the row says now, or a refusal (gone or finished).
         """
         return operations.cancel(
             self._caller(session), self._core, id=id, key=key, reason=reason, actor=actor
@@ -379,8 +380,8 @@ class Queue(QueueBatches[TaskT]):
             actor: Who retries, for the history.
 
         Returns:
-            What the row says now, or a refusal: gone, done, still live, or its ``unique_key`` is
-            taken by a live task.
+            What the row says now, or a refusal (gone, done, still live, or its ``unique_key`` is
+            taken by a live task).
         """
         return operations.retry(self._caller(session), self._core, id=id, key=key, actor=actor)
 

@@ -44,7 +44,7 @@ class EventType(StrEnum):
     CREATED = "created"
     CLAIMED = "claimed"
     RENEWED = "renewed"
-    """The lease was extended by its holder (recorded for board classes only)."""
+    """The lease was extended by its holder (heartbeats are recorded for board classes only)."""
     RELEASED = "released"
     """Given back unworked; the attempt was not counted."""
     SNOOZED = "snoozed"
@@ -82,6 +82,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     # A lease that ran out is taken over; one's own is renewed with a new token.
     *_moves("claim_task", (TaskState.CLAIMED,), TaskState.CLAIMED, EventType.CLAIMED),
     *_moves("claim_task", (TaskState.CLAIMED,), TaskState.CLAIMED, EventType.RENEWED),
+    # A lease that ran out on the last attempt: the task has failed, and cannot be claimed.
+    *_moves("claim_task", (TaskState.CLAIMED,), TaskState.FAILED, EventType.FAILED),
     *_moves("heartbeat", (TaskState.CLAIMED,), TaskState.CLAIMED, EventType.RENEWED),
     *_moves("complete", (TaskState.CLAIMED,), TaskState.DONE, EventType.COMPLETED),
     *_moves("complete(force=True)", LIVE, TaskState.DONE, EventType.COMPLETED),

@@ -299,7 +299,7 @@ class Refused(Generic[TaskT]):
     due_in_seconds: float | None = None
     blocked_by: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[False]:
         return False
 
     def __str__(self) -> str:
@@ -381,8 +381,12 @@ class QueueStats:
     """How many tasks a queue has in each state, as of one statement.
 
     Attributes:
-        blocked, queued, claimed: Exact.
-        done, failed, cancelled: Exact up to the limit ``counted``.
+        blocked: Exact.
+        queued: Exact.
+        claimed: Exact.
+        done: Exact up to the limit ``counted``.
+        failed: Exact up to the limit ``counted``.
+        cancelled: Exact up to the limit ``counted``.
         capped: States of which there are more than was counted.
         due: How many of the queued ones could be claimed at once.
         expired: How many of the claimed ones have a lease that ran out.

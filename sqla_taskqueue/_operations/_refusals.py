@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..models import value_of
 from ..statements import lease as lease_statements
+from ..statements import reading
 from ..states import ENDED, TaskState
 from ..values import Holder, RefusalReason, Refused
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 class Looked:
     """One task as a read found it, with the times already compared by the database."""
 
-    task: Any
     id: Any
     state: TaskState
     attempt: int
@@ -48,19 +48,21 @@ class Looked:
 
 
 def look(
-    caller: Caller, core: QueueCore[Any], target: Target, *, lock: bool, route: Any = None
+    caller: Caller, core: QueueCore[Any], target: Target, *, lock: bool, route: Any
 ) -> Looked | None:
-    """Read the target, locking it for this transaction if *lock*."""
+    """Read the target, locking it for this transaction if *lock*.
+
+    Columns only: a session routes an ORM SELECT by itself, perhaps to another server than the
+    write that this read belongs to.
+    """
     statement = core.statements(lease_statements.look, target.by, lock)
     named = {
         name: value
         for name, value in target.params.items()
         if name not in ("tq_token", "tq_worker", "tq_session")
     }
-    rows = caller.entities(statement, named, route=route)
-    if not rows:
-        return None
-    return looked_at(core, rows[0])
+    rows = caller.rows(statement, named, route=route)
+    return looked_at(core, rows[0]) if rows else None
 
 
 def looked_at(core: QueueCore[Any], row: Any) -> Looked:
@@ -70,7 +72,6 @@ def looked_at(core: QueueCore[Any], row: Any) -> Looked:
     worker, session = facts.pop("claimed_by"), facts.pop("claimed_session")
     facts["state"] = TaskState(facts["state"])
     return Looked(
-        task=row[0],
         id=core.model.identity_of(row),
         holder=None if worker is None else Holder(worker, session or ""),
         due_in=row.tq_due_in,
@@ -79,22 +80,40 @@ def looked_at(core: QueueCore[Any], row: Any) -> Looked:
     )
 
 
-def refusal(
-    target: Target, looked: Looked | None, reason: RefusalReason | None = None
+def refuse(
+    caller: Caller,
+    core: QueueCore[Any],
+    target: Target,
+    looked: Looked | None,
+    reason: RefusalReason | None = None,
 ) -> Refused[Any]:
-    """Return the refusal of a write to *target*, which is now as *looked* says.
+    """Return the refusal of a write to *target*, with the entity as it is now.
 
     Args:
+        caller: The caller's session.
+        core: The queue.
         target: What was to be written.
         looked: The task as it is; None when there is none.
         reason: Why; told from the state when None.
     """
     if looked is None:
         return Refused(RefusalReason.GONE, target.subject)
+    keys = core.model.key_values(looked.id, {})
+    rows = caller.entities(
+        core.statements(reading.by_key),
+        {f"tq_pk_{index}": value for index, value in enumerate(keys)},
+    )
+    return refusal(target, looked, rows[0][0] if rows else None, reason)
+
+
+def refusal(
+    target: Target, looked: Looked, task: Any, reason: RefusalReason | None = None
+) -> Refused[Any]:
+    """Return the refusal of a write to *target*, which is now as *looked* says."""
     return Refused(
-        reason or _reason(target, looked),
+        reason or reason_for(looked, target.holder),
         target.subject,
-        task=looked.task,
+        task=task,
         state=looked.state,
         holder=looked.holder,
         lease_seconds_remaining=looked.remaining,
@@ -102,7 +121,8 @@ def refusal(
     )
 
 
-def _reason(target: Target, looked: Looked) -> RefusalReason:
+def reason_for(looked: Looked, who: Holder | None) -> RefusalReason:
+    """Tell from a task's state why *who* cannot write about it."""
     if looked.state in ENDED:
         return RefusalReason.FINISHED
     if looked.state is TaskState.BLOCKED:
@@ -110,9 +130,9 @@ def _reason(target: Target, looked: Looked) -> RefusalReason:
     if looked.state is TaskState.QUEUED:
         return RefusalReason.REQUEUED
     other_session = (
-        target.holder is not None
+        who is not None
         and looked.holder is not None
-        and looked.holder.worker == target.holder.worker
-        and looked.holder.session != target.holder.session
+        and looked.holder.worker == who.worker
+        and looked.holder.session != who.session
     )
     return RefusalReason.HELD_BY_OTHER_SESSION if other_session else RefusalReason.HELD

@@ -12,7 +12,7 @@ from ..statements import claim as statements
 from ..statements import lease as lease_statements
 from ..states import TaskState
 from ..values import Claim, Holder, Lease, Reclaimed, RefusalReason, Refused
-from ._refusals import Looked, look, refusal
+from ._refusals import Looked, look, reason_for, refuse
 from ._targets import by_name
 from ._wakeups import wake
 
@@ -77,13 +77,13 @@ def claim_task(
     caller.flush()
     looked: Looked | None = None
     for _ in range(_TRIES):
-        # The UPDATE that follows routes the read, which locks, to the same engine.
-        route = core.statements(statements.take_rows, "queued")
+        # The read locks: it goes where the UPDATE will go that follows it.
+        route = core.statements(statements.take, "queued")
         looked = look(caller, core, target, lock=True, route=route)
         if looked is None:
-            return refusal(target, None)
-        if (refused := _not_claimable(target, looked, who)) is not None:
-            return refused
+            return refuse(caller, core, target, None)
+        if (reason := _not_claimable(looked, who)) is not None:
+            return refuse(caller, core, target, looked, reason)
         params = _by_id(core, target, looked)
         if looked.state is TaskState.CLAIMED and looked.holder != who and looked.exhausted:
             # Its last attempt ended with the lease: end the task first, then say so.
@@ -115,21 +115,16 @@ def claim_task(
         if rows:
             return _claimed(core, rows[0], token, who, duration)
     # Only in autocommit: the row changed hands between each look and the write.
-    return refusal(target, looked, RefusalReason.BUSY)
+    return refuse(caller, core, target, looked, RefusalReason.BUSY)
 
 
-def _not_claimable(target: Target, looked: Looked, who: Holder) -> Refused[Any] | None:
+def _not_claimable(looked: Looked, who: Holder) -> RefusalReason | None:
     """Return why the task cannot be claimed by *who*, or None."""
     if looked.state is TaskState.QUEUED:
-        if looked.due_in <= 0:
-            return None
-        return refusal(target, looked, RefusalReason.NOT_DUE)
+        return None if looked.due_in <= 0 else RefusalReason.NOT_DUE
     if looked.state is TaskState.CLAIMED and (looked.holder == who or looked.expired):
         return None
-    reason = None
-    if looked.state is TaskState.CLAIMED and looked.holder and looked.holder.worker == who.worker:
-        reason = RefusalReason.HELD_BY_OTHER_SESSION
-    return refusal(target, looked, reason)
+    return reason_for(looked, who)
 
 
 def _by_id(core: QueueCore[Any], target: Target, looked: Looked) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgument
 from ..ids import uuid7
 from ..models import value_of
+from ..payloads import encode
 from ..statements import batch as statements
 from ..states import TaskState
 from ..values import Enqueued, TaskSpec
@@ -33,7 +33,7 @@ class _Shape:
     """What rows must have in common to go into one statement."""
 
     columns: tuple[str, ...]
-    timed: bool
+    due: statements.Due
     recognisable: bool
     """Whether a row that comes back tells which one it is."""
 
@@ -75,7 +75,7 @@ def _shape(core: QueueCore[Any], new: NewTask) -> _Shape:
     identified = all(column.key in new.columns for column in core.model.primary_key)
     return _Shape(
         tuple(sorted(new.columns)),
-        timed=new.run_at is not None or bool(new.delay),
+        due="now" if new.run_at is None and not new.delay else "given",
         recognisable=identified or new.key is not None or new.unique_key is not None,
     )
 
@@ -84,7 +84,7 @@ def _insert(
     caller: Caller, core: QueueCore[Any], shape: _Shape, batch: Batch, actor: str | None
 ) -> dict[int, Enqueued]:
     """Insert rows that tell which they are, passing over those that exist already."""
-    statement = core.statements(statements.insert_tasks, shape.columns, shape.timed, "nothing")
+    statement = core.statements(statements.insert_tasks, shape.columns, shape.due, "nothing")
     answers: dict[int, Enqueued] = {}
     pending = batch
     for _ in range(TRIES):
@@ -107,7 +107,7 @@ def _insert_all(
 
     They come back in the order of the arrays; if some could be missing, nothing would say which.
     """
-    statement = core.statements(statements.insert_tasks, shape.columns, shape.timed, "raise")
+    statement = core.statements(statements.insert_tasks, shape.columns, shape.due, "raise")
     with explained(caller, core, statement):
         returned = caller.rows(statement, _arrays(core, shape, batch))
     _record(caller, core, returned, actor, statement)
@@ -124,10 +124,9 @@ def _arrays(core: QueueCore[Any], shape: _Shape, batch: Batch) -> dict[str, Any]
         f"tq_new_{key}": [new.columns[key] for _, new in batch] for key in shape.columns
     }
     arrays[f"tq_new_{payload}"] = [
-        None if value is None else json.dumps(value, ensure_ascii=False)
-        for value in arrays[f"tq_new_{payload}"]
+        None if value is None else encode(value) for value in arrays[f"tq_new_{payload}"]
     ]
-    if shape.timed:
+    if shape.due == "given":
         arrays["tq_new_run_at"] = [new.run_at for _, new in batch]
         arrays["tq_new_tq_delay"] = [new.delay for _, new in batch]
     return arrays

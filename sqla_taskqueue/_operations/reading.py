@@ -107,7 +107,7 @@ def history(
         raise UnsupportedModel(message)
     target = by_name(core, "history", id, key)
     caller.flush()
-    looked = look(caller, core, target, lock=False)
+    looked = look(caller, core, target, lock=False, route=None)
     if looked is None:
         return []
     values = core.model.key_values(looked.id, core.scope)

@@ -13,7 +13,7 @@ from ..statements import finish as statements
 from ..statements import lease as lease_statements
 from ..states import TaskState
 from ..values import Claim, Holder, Lease, RefusalReason, Refused, Written
-from ._refusals import look, refusal
+from ._refusals import look, refuse
 from ._targets import Target, by_name, held
 from ._wakeups import wake
 
@@ -47,7 +47,8 @@ def heartbeat(
     recorded = core.event(target.actor, target.detail) if core.model.is_board else {}
     rows = caller.rows(statement, {**target.params, "tq_lease": duration, **recorded})
     if not rows:
-        return refusal(target, look(caller, core, target, lock=False, route=statement))
+        looked = look(caller, core, target, lock=False, route=statement)
+        return refuse(caller, core, target, looked)
     row = rows[0]
     assert target.holder is not None
     return Lease(row.lease_token, target.holder, row.lease_expires_at, duration)
@@ -242,7 +243,7 @@ def retry(
         if sqlstate(error) != UNIQUE_VIOLATION or constraint_name(error) not in _index_names(core):
             raise
         looked = look(caller, core, target, lock=False, route=statement)
-        return refusal(target, looked, RefusalReason.KEY_TAKEN)
+        return refuse(caller, core, target, looked, RefusalReason.KEY_TAKEN)
     if outcome:
         wake(caller, core, statement)
     return outcome
@@ -288,7 +289,7 @@ def _write(
     looked = look(caller, core, target, lock=False, route=statement)
     if looked is not None and ended_by(target, looked, again):
         return Written(looked.id, looked.state, looked.attempt, looked.run_at)
-    refused = refusal(target, looked)
+    refused = refuse(caller, core, target, looked)
     if target.claim is not None and on_lost == "raise":
         raise LeaseLost(refused)
     return refused

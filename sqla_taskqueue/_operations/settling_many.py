@@ -6,7 +6,6 @@ because another transaction has locked it, and can be sent again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +14,7 @@ from .. import checks
 from ..errors import InvalidArgument
 from ..ids import uuid7
 from ..models import value_of
-from ..payloads import clean_text, error_text
+from ..payloads import clean_text, encode, error_text
 from ..statements import batch as statements
 from ..states import TaskState
 from ..values import Claim, Lease, RefusalReason, Refused, Written
@@ -76,10 +75,7 @@ def complete_many(
     values = [None] * len(given) if results is None else list(results)
     if len(values) != len(given):
         raise InvalidArgument("results", len(values), f"there are {len(given)} claims")
-    texts = [
-        None if value is None else json.dumps(checked_result(core, value), ensure_ascii=False)
-        for value in values
-    ]
+    texts = [None if value is None else encode(checked_result(core, value)) for value in values]
     return _settle(
         caller,
         core,
@@ -108,10 +104,7 @@ def fail_many(
         raise InvalidArgument("errors", len(texts), f"there are {len(given)} claims")
     policy = retry or core.retry
     delays = [checks.duration("retry", policy.delay(claim.attempt)) for claim in given]
-    details = [
-        json.dumps({"error": clean_text(text, core.limits.event_error)}, ensure_ascii=False)
-        for text in texts
-    ]
+    details = [encode({"error": clean_text(text, core.limits.event_error)}) for text in texts]
     return _settle(
         caller,
         core,
@@ -184,25 +177,28 @@ def _settle(
 
 
 def _explain(
-    target: Target, looked: Looked | None, again: TaskState | None
+    target: Target, found: tuple[Looked, Any] | None, again: TaskState | None
 ) -> Written | Refused[Any]:
     """Say why a claim was not written: lost, busy, or ended by this very claim before."""
-    if looked is not None and ended_by(target, looked, again):
+    if found is None:
+        return Refused(RefusalReason.GONE, target.subject)
+    looked, task = found
+    if ended_by(target, looked, again):
         return Written(looked.id, looked.state, looked.attempt, looked.run_at)
     assert target.claim is not None
-    still_held = looked is not None and looked.lease_token == target.claim.lease.token
-    return refusal(target, looked, RefusalReason.BUSY if still_held else None)
+    still_held = looked.lease_token == target.claim.lease.token
+    return refusal(target, looked, task, RefusalReason.BUSY if still_held else None)
 
 
 def _look(
     caller: Caller, core: QueueCore[Any], keys: list[tuple[Any, ...]], route: Any
-) -> dict[tuple[Any, ...], Looked]:
-    rows = caller.entities(
-        core.statements(statements.look),
-        {"tq_queue": core.name, **_key_arrays(keys)},
-        route=route,
-    )
-    return {_key(core, row): looked_at(core, row) for row in rows}
+) -> dict[tuple[Any, ...], tuple[Looked, Any]]:
+    """Read what was not written: the facts where it was tried, and the entities."""
+    params = {"tq_queue": core.name, **_key_arrays(keys)}
+    facts = caller.rows(core.statements(statements.look), params, route=route)
+    entities = caller.entities(core.statements(statements.by_keys), _key_arrays(keys))
+    tasks = {_key(core, row): row[0] for row in entities}
+    return {_key(core, row): (looked_at(core, row), tasks.get(_key(core, row))) for row in facts}
 
 
 def _name(core: QueueCore[Any], claim: Claim[Any]) -> _Name:

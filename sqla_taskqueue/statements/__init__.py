@@ -48,8 +48,8 @@ class Statements:
             (enqueue.insert_task, [*product(("delay", "run_at"), ("nothing", "raise"))]),
             (enqueue.existing, [("id",), ("key",), ("unique_key",)]),
             (enqueue.record_created, [()] if model.events else []),
-            (claim.claim_rows, [()]),
-            (claim.take_rows, [("queued",), ("held",), ("expired",)]),
+            (claim.claim, [()]),
+            (claim.take, [("queued",), ("held",), ("expired",)]),
             (lease.heartbeat, [*by_fence]),
             (lease.reclaim, [*product(scopes, ("lease", "heartbeat"), (False, True))]),
             (lease.give_up, [()]),
@@ -79,6 +79,7 @@ class Statements:
                     )
                 ],
             ),
+            (reading.by_key, [()]),
             (reading.history, [()] if model.events else []),
             (reading.stats, [(scope,) for scope in scopes]),
             (wakeup.notify, [()]),

@@ -214,7 +214,7 @@ class Parts:
             .add_cte(self.recorded(picked, event, counted=counted))
         )
 
-    def set(self, values: dict[str, Any], *returning: ColumnElement[Any]) -> Any:
+    def set(self, values: dict[str, Any], *returning: Any) -> Any:
         """Return the ORM-enabled UPDATE without its conditions.
 
         ORM-enabled, because transaction managers roll back what they did not see and sessions

@@ -40,6 +40,7 @@ from .lease import LOOKED_AT, no_attempt_left, remaining_columns
 
 Identity = Literal["id", "key", "unique_key"]
 """By what existing tasks are recognised."""
+Due = Literal["now", "given"]
 OnConflict = Literal["nothing", "raise"]
 
 
@@ -57,28 +58,28 @@ def _rows(prefix: str, columns: dict[str, Any]) -> Any:
     )
 
 
-def insert_tasks(
-    parts: Parts, columns: tuple[str, ...], timed: bool, on_conflict: OnConflict
-) -> Any:
+def insert_tasks(parts: Parts, columns: tuple[str, ...], due: Due, on_conflict: OnConflict) -> Any:
     """Insert a task for each row of the arrays ``tq_new_<column>``.
 
     Args:
         parts: The building blocks.
         columns: Which columns the arrays have. Python-side defaults are among them: from a
             SELECT, SQLAlchemy would evaluate them once for all rows.
-        timed: Whether rows say when they are due: ``tq_new_run_at`` or ``tq_new_tq_delay``.
+        due: Whether rows say when they are due: ``tq_new_run_at`` or ``tq_new_tq_delay``.
         on_conflict: Whether rows that exist already are passed over.
     """
     table = parts.table
     types: dict[str, Any] = {key: table.c[key].type for key in columns}
-    if timed:
+    if due == "given":
         types |= {"run_at": table.c.run_at.type, "tq_delay": Interval()}
     new = _rows("new", types)
     values: dict[str, Any] = {
         key: cast(new.c[key], JSONB) if isinstance(table.c[key].type, JSON) else new.c[key]
         for key in columns
     }
-    values["run_at"] = func.coalesce(new.c.run_at, now() + new.c.tq_delay) if timed else now()
+    values["run_at"] = (
+        func.coalesce(new.c.run_at, now() + new.c.tq_delay) if due == "given" else now()
+    )
     values |= {"created_at": now(), "updated_at": now()}
     values |= {
         of.key: sql_default(of)
@@ -295,14 +296,19 @@ def look(parts: Parts) -> Any:
     sent, same = _named(parts, {})
     return (
         select(
-            parts.model.cls,
             *parts.model.primary_key,
             *(parts.c[name] for name in LOOKED_AT),
             *remaining_columns(parts),
         )
-        .join_from(parts.model.cls, sent, same)
+        .select_from(parts.table.join(sent, same))
         .where(parts.c.queue == bind("queue", Text))
     )
+
+
+def by_keys(parts: Parts) -> Any:
+    """Read the entities of tasks that ``look`` has found."""
+    sent, same = _named(parts, {})
+    return select(parts.model.cls, *parts.model.primary_key).join_from(parts.model.cls, sent, same)
 
 
 def prune(parts: Parts, scope: tuple[str, ...], states: tuple[TaskState, ...]) -> Any:

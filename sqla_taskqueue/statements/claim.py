@@ -17,7 +17,6 @@ from sqlalchemy import (
     Select,
     Text,
     Uuid,
-    literal_column,
     select,
     true,
 )
@@ -33,27 +32,18 @@ Found = Literal["queued", "held", "expired"]
 """How a named task was found: due, held by the claimer itself, or held under an ended lease."""
 
 
-def claim_rows(parts: Parts) -> Any:
-    """Claim up to ``tq_limit`` tasks; returns all their columns and their order."""
+def claim(parts: Parts) -> Any:
+    """Claim up to ``tq_limit`` tasks; returns entities, their columns and their order."""
     picked = parts.once(_next_tasks(parts))
     statement = parts.set(
         _taken(parts.c.attempt + ONE),
+        parts.model.cls,
         *parts.table.c,
         parts.position(picked).label(_POSITION),
     ).where(*parts.inside(), *parts.among(picked))
     if parts.model.events is not None:
         statement = statement.add_cte(parts.recorded(picked, EventType.CLAIMED, counted=ONE))
     return statement
-
-
-def claim(parts: Parts) -> Any:
-    """Return :func:`claim_rows` as entities, each with its columns and its place in the order.
-
-    ``select(…).from_statement(update)``, because ``update(…).returning(entity)`` leaves entities
-    stale that the session has already on early releases of SQLAlchemy 2.0.
-    """
-    position = literal_column(_POSITION, Integer)
-    return select(parts.model.cls, *parts.table.c, position).from_statement(claim_rows(parts))
 
 
 def _next_tasks(parts: Parts) -> Select[Any]:
@@ -114,7 +104,7 @@ def _taken(attempt: ColumnElement[int]) -> dict[str, Any]:
     }
 
 
-def take_rows(parts: Parts, found: Found) -> Any:
+def take(parts: Parts, found: Found) -> Any:
     """Claim the one task that ``look`` has just judged, unless it has changed since.
 
     What was found is demanded again: in a transaction the row is locked and cannot change, in
@@ -129,7 +119,8 @@ def take_rows(parts: Parts, found: Found) -> Any:
         c.attempt == bind("seen_attempt", Integer),
         c.round == bind("seen_round", Integer),
     ]
-    statement = parts.set(_taken(c.attempt if renew else c.attempt + ONE), *parts.table.c)
+    attempt = c.attempt if renew else c.attempt + ONE
+    statement = parts.set(_taken(attempt), parts.model.cls, *parts.table.c)
     if parts.model.events is None:
         return statement.where(*where)
     query: Select[Any] = select(*parts.key_and_counters()).where(*where)
@@ -149,8 +140,3 @@ def _still(parts: Parts, found: Found) -> list[ColumnElement[bool]]:
         c.lease_token == bind("seen_token", Uuid),
     ]
     return same_claim if found == "held" else [*same_claim, c.lease_expires_at <= now()]
-
-
-def take(parts: Parts, found: Found) -> Any:
-    """Return :func:`take_rows` as an entity with its columns."""
-    return select(parts.model.cls, *parts.table.c).from_statement(take_rows(parts, found))

@@ -154,19 +154,17 @@ def _lost_by(rows: FromClause) -> ColumnElement[Any]:
 
 
 def look(parts: Parts, by: By, lock: bool) -> Any:  # noqa: FBT001 - one of two variants
-    """Read one task as it is: its entity, columns, and the facts that a refusal needs.
+    """Read one task as it is: its key, and the facts that a decision or a refusal needs.
 
     Times are compared by the database, whose clock is the only one.
     """
     c = parts.c
-    query = select(
-        parts.model.cls,
+    query: Select[Any] = select(
         *parts.model.primary_key,
         *(c[name] for name in LOOKED_AT),
         *remaining_columns(parts),
     ).where(*parts.inside(), *parts.named(by))
-    # OF the task's own table: an entity that loads relationships by joins has outer ones.
-    return parts.locking(query, skip=False, of=parts.table) if lock else query
+    return parts.locking(query, skip=False) if lock else query
 
 
 def remaining_columns(parts: Parts) -> list[ColumnElement[Any]]:

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, DateTime, Integer, Text, func, literal_col
 from sqlalchemy.orm import defer
 
 from .._schema import is_state
-from ..dialects import now
+from ..dialects import now, postgresql_only
 from ..states import ENDED, TaskState
 from ._parts import By, Parts, bind
 
@@ -20,7 +20,12 @@ FILTERS = ("name", "worker", "session", "created_by")
 
 def get(parts: Parts, scope: Scope, by: By) -> Any:
     """Read one task."""
-    return select(parts.model.cls).where(*parts.inside(scope), *parts.named(by))
+    return select(parts.model.cls).where(postgresql_only(), *parts.inside(scope), *parts.named(by))
+
+
+def by_key(parts: Parts) -> Any:
+    """Read the one task with a primary key that is known to be the caller's to see."""
+    return select(parts.model.cls).where(*parts.named("id"))
 
 
 def find(
@@ -38,7 +43,7 @@ def find(
         "session": c.claimed_session,
         "created_by": c.created_by,
     }
-    conditions = parts.inside(scope)
+    conditions = [postgresql_only(), *parts.inside(scope)]
     if states:
         conditions.append(is_state(c.state, *states))
     conditions += [compared[name] == bind(name, Text) for name in filters if name in compared]
