@@ -42,6 +42,9 @@ from .errors import UnsupportedModel
 from .ids import uuid7
 from .values import Limits
 
+EVENT_CLASSES = "sqla_taskqueue.event_classes"
+"""Under this name a task table's ``info`` lists the event classes that point at it."""
+
 _Moment = DateTime(timezone=True)
 
 
@@ -207,14 +210,13 @@ def _furnish_task_class(mapper: Mapper[Any], cls: type[Any]) -> None:
         table.c.max_attempts.server_default = None
 
 
-def _check_event_class(mapper: Mapper[Any], cls: type[Any]) -> None:
-    if inspect(cls.__task_model__).registry is not mapper.registry:
-        message = (
-            f"{cls.__name__} must be mapped in the registry of its task class "
-            f"{cls.__task_model__.__name__}: on the same declarative base"
-        )
-        raise UnsupportedModel(message)
+def _announce_event_class(mapper: Mapper[Any], cls: type[Any]) -> None:
+    if mapper.inherits is None:
+        task_table = table_of(inspect(cls.__task_model__))
+        assert task_table is not None  # __table_cls__ has seen to it
+        # In the table's own dictionary for such purposes: registries hold their classes weakly.
+        task_table.info.setdefault(EVENT_CLASSES, []).append(cls)
 
 
 event.listen(TaskMixin, "after_mapper_constructed", _furnish_task_class, propagate=True)
-event.listen(TaskEventMixin, "after_mapper_constructed", _check_event_class, propagate=True)
+event.listen(TaskEventMixin, "after_mapper_constructed", _announce_event_class, propagate=True)

@@ -17,7 +17,7 @@ from . import checks
 from ._schema import key_scope_names, mapped_columns, table_of
 from .dialects import StoredJSON
 from .errors import InvalidArgument, UnsupportedModel
-from .mixins import LIBRARY_COLUMNS, BoardMixin, TaskEventMixin, TaskMixin
+from .mixins import EVENT_CLASSES, LIBRARY_COLUMNS, BoardMixin, TaskMixin
 from .values import TaskT
 
 if TYPE_CHECKING:
@@ -80,22 +80,17 @@ class TaskModel(Generic[TaskT]):
     def events(self) -> EventModel | None:
         """The host's event class for this task class, if it has one.
 
-        Looked for at first use, when every class of the registry has been mapped.
+        Looked for at first use, when the host has mapped its classes.
 
         Raises:
             UnsupportedModel: Two event classes name this task class.
         """
-        found = [
-            mapper
-            for mapper in self.mapper.registry.mappers
-            if issubclass(mapper.class_, TaskEventMixin)
-            and mapper.class_.__task_model__ is self.cls
-        ]
+        found: list[type[Any]] = self.table.info.get(EVENT_CLASSES, [])
         if len(found) > 1:
-            names = ", ".join(sorted(mapper.class_.__name__ for mapper in found))
+            names = ", ".join(sorted(cls.__name__ for cls in found))
             message = f"{self.cls.__name__} has two event classes: {names}"
             raise UnsupportedModel(message)
-        return EventModel(found[0], self.primary_key) if found else None
+        return EventModel(inspect(found[0]), self.primary_key) if found else None
 
     @cached_property
     def free_key(self) -> tuple[Column[Any], ...]:
