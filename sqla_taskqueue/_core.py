@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 from . import checks
 from .dialects import channel_of
 from .errors import InvalidArgument, ScopeMissing
-from .ids import uuid7
 from .models import TaskModel
 from .payloads import clean_json
 from .retry import DEFAULT_RETRY, RetryPolicy
@@ -117,5 +116,5 @@ class QueueCore(Generic[TaskT]):
         return {
             "tq_actor": actor,
             "tq_detail": clean_json(kept) or None,
-            "tq_event_ids": [uuid7() for _ in range(rows)],
+            **self.model.events.rows(rows),
         }

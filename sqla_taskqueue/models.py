@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
+from uuid import UUID
 
-from sqlalchemy import ARRAY, JSON, BigInteger, Column, Integer, SmallInteger, inspect
+from sqlalchemy import ARRAY, JSON, BigInteger, Column, Integer, SmallInteger, Uuid, inspect
 from sqlalchemy.orm import Mapper
 from sqlalchemy.types import TypeDecorator
 
@@ -17,6 +18,7 @@ from . import checks
 from ._schema import key_scope_names, mapped_columns, table_of
 from .dialects import StoredJSON
 from .errors import InvalidArgument, UnsupportedModel
+from .ids import uuid7
 from .mixins import EVENT_CLASSES, LIBRARY_COLUMNS, BoardMixin, TaskMixin
 from .values import TaskT
 
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
     from sqlalchemy import Row, Table
 
 _BITS = {SmallInteger: 15, BigInteger: 63, Integer: 31}
+
+
+def _check_uuid(value: str) -> None:
+    try:
+        UUID(value)
+    except ValueError:
+        raise InvalidArgument("id", value, "is not the text of a UUID") from None
 
 
 def value_of(row: Row[Any], column: Column[Any]) -> Any:
@@ -155,6 +164,8 @@ class TaskModel(Generic[TaskT]):
             )
         if isinstance(value, str):
             checks.text("id", value, empty=True)
+            if isinstance(column.type, Uuid):
+                _check_uuid(value)
             return
         bits = next((b for of, b in _BITS.items() if isinstance(column.type, of)), None)
         if bits is not None:
@@ -284,3 +295,22 @@ class EventModel:
         self.task_key: tuple[Column[Any], ...] = tuple(
             self.table.c[f"task_{column.name}"] for column in task_key
         )
+        # The host's own columns with Python-side defaults: evaluated for each event, and sent.
+        self.defaults: tuple[Column[Any], ...] = tuple(
+            column
+            for column in self.table.c
+            if column.key != "id"
+            and column.default is not None
+            and (column.default.is_callable or column.default.is_scalar)
+            and _is_plain(column.type)
+        )
+
+    def rows(self, number: int) -> dict[str, list[Any]]:
+        """Return the parameters that differ between recorded events: ids, and the defaults."""
+        return {
+            "tq_event_id": [uuid7() for _ in range(number)],
+            **{
+                f"tq_event_{column.key}": [evaluate(column.default, {}) for _ in range(number)]
+                for column in self.defaults
+            },
+        }

@@ -29,6 +29,7 @@ encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """Return a checked value as JSON text."""
 
 _MAX_WHOLE = 10**MAX_DIGITS
+_MOST_CLEANED = 100_000
 _REPLACEMENT = "\ufffd"
 
 
@@ -45,46 +46,66 @@ def check_payload(argument: str, value: Any, limit: int) -> None:
     Raises:
         InvalidPayload: Something cannot be stored; the message says where and why.
     """
-    _check(argument, argument, value, 0)
+    _Checker(argument, limit).check(argument, value, ())
     if (size := json_size(value)) > limit:
         raise InvalidPayload(argument, value, f"is {size:,} bytes of JSON; the limit is {limit:,}")
 
 
-def _check(argument: str, path: str, value: Any, depth: int) -> None:
-    problem = None
-    match value:
-        case None | bool():
-            return
-        case str():
-            problem = _text_problem(value)
-        case int():
-            if not -_MAX_WHOLE < value < _MAX_WHOLE:
-                # Such a number may be too long even for repr().
-                raise InvalidPayload(
-                    argument, "…", f"{path} has more than {MAX_DIGITS:,} digits"
-                ) from None
-        case float():
-            if not math.isfinite(value):
-                problem = "is not a finite number"
-        case list() | tuple() | dict() if depth >= MAX_DEPTH:
-            problem = f"nests deeper than {MAX_DEPTH} levels"
-        case list() | tuple():
-            for index, item in enumerate(cast("Sequence[Any]", value)):
-                _check(argument, f"{path}[{index}]", item, depth + 1)
-        case dict():
-            for key, item in cast("Mapping[Any, Any]", value).items():
-                if not isinstance(key, str):
-                    problem = f"has the key {shorten(key)}, which is not text"
-                elif (flaw := _text_problem(key)) is not None:
-                    problem = f"has the key {shorten(key)}, which {flaw}"
-                else:
-                    _check(argument, f"{path}[{shorten(key)}]", item, depth + 1)
-                    continue
-                break
-        case _:
-            problem = f"is a {type(value).__name__}, which JSON cannot express"
-    if problem is not None:
-        raise InvalidPayload(argument, value, f"{path} {problem}")
+class _Checker:
+    """Walks through one value, refusing the first thing that cannot be stored."""
+
+    def __init__(self, argument: str, limit: int) -> None:
+        self._argument = argument
+        self._limit = limit
+        # Each value is a byte of JSON at least; what refers to one list from many places may be
+        # more of them than there is memory for.
+        self._left = limit
+
+    def check(self, path: str, value: Any, within: tuple[int, ...]) -> None:
+        """Refuse *value*, found at *path* inside the containers *within*, if need be."""
+        self._left -= 1
+        if self._left < 0:
+            problem = f"has too many values for {self._limit:,} bytes of JSON"
+            raise InvalidPayload(self._argument, "…", problem)
+        flaw: str | None = None
+        match value:
+            case None | bool():
+                return
+            case str():
+                flaw = _text_problem(value)
+            case int():
+                if not -_MAX_WHOLE < value < _MAX_WHOLE:
+                    # Such a number may be too long even for repr().
+                    problem = f"{path} has more than {MAX_DIGITS:,} digits"
+                    raise InvalidPayload(self._argument, "…", problem)
+            case float():
+                flaw = None if math.isfinite(value) else "is not a finite number"
+            case list() | tuple() | dict() if id(value) in within:
+                flaw = "contains itself"
+            case list() | tuple() | dict() if len(within) >= MAX_DEPTH:
+                flaw = f"nests deeper than {MAX_DEPTH} levels"
+            case list() | tuple():
+                inner = (*within, id(value))
+                for index, item in enumerate(cast("Sequence[Any]", value)):
+                    self.check(f"{path}[{index}]", item, inner)
+            case dict():
+                flaw = self._check_object(path, cast("Mapping[Any, Any]", value), within)
+            case _:
+                flaw = f"is a {type(value).__name__}, which JSON cannot express"
+        if flaw is not None:
+            raise InvalidPayload(self._argument, value, f"{path} {flaw}")
+
+    def _check_object(
+        self, path: str, value: Mapping[Any, Any], within: tuple[int, ...]
+    ) -> str | None:
+        inner = (*within, id(value))
+        for key, item in value.items():
+            if not isinstance(key, str):
+                return f"has the key {shorten(key)}, which is not text"
+            if (flaw := _text_problem(key)) is not None:
+                return f"has the key {shorten(key)}, which {flaw}"
+            self.check(f"{path}[{shorten(key)}]", item, inner)
+        return None
 
 
 def _text_problem(text: str) -> str | None:
@@ -109,32 +130,51 @@ def clean_text(text: str, limit: int | None = None) -> str:
     )
 
 
-def clean_json(value: Any, depth: int = 0) -> Any:
+def clean_json(value: Any) -> Any:
     """Return *value* as something ``jsonb`` takes, changing no more than needed.
 
     Text is cleaned, numbers that JSON does not know become text, other objects become their
-    ``str()``, and what nests deeper than the limit becomes text.
+    ``str()``, and what contains itself or nests deeper than the limit becomes text.
     """
-    match value:
-        case None | bool():
-            return value
-        case str():
-            return clean_text(value)
-        case int():
-            return value if -_MAX_WHOLE < value < _MAX_WHOLE else "a number too long to store"
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case list() | tuple() if depth < MAX_DEPTH:
-            return [clean_json(item, depth + 1) for item in cast("Sequence[Any]", value)]
-        case dict() if depth < MAX_DEPTH:
-            return {
-                clean_text(key if isinstance(key, str) else safe_str(key)): clean_json(
-                    item, depth + 1
-                )
-                for key, item in cast("Mapping[Any, Any]", value).items()
-            }
-        case _:
-            return clean_text(safe_str(value), 1_000)
+    return _Cleaner().clean(value, ())
+
+
+class _Cleaner:
+    """Walks through one value, at most so many of its parts."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_CLEANED
+
+    def clean(self, value: Any, within: tuple[int, ...]) -> Any:
+        """Return *value*, found inside the containers *within*, as it can be stored."""
+        self._left -= 1
+        match value:
+            case None | bool():
+                return value
+            case str():
+                return clean_text(value)
+            case int():
+                fits = -_MAX_WHOLE < value < _MAX_WHOLE
+                return value if fits else "a number too long to store"
+            case float():
+                return value if math.isfinite(value) else str(value)
+            case list() | tuple() | dict() if (
+                self._left < 0 or id(value) in within or len(within) >= MAX_DEPTH
+            ):
+                return "…"
+            case list() | tuple():
+                inner = (*within, id(value))
+                return [self.clean(item, inner) for item in cast("Sequence[Any]", value)]
+            case dict():
+                inner = (*within, id(value))
+                return {
+                    clean_text(key if isinstance(key, str) else safe_str(key)): self.clean(
+                        item, inner
+                    )
+                    for key, item in cast("Mapping[Any, Any]", value).items()
+                }
+            case _:
+                return clean_text(safe_str(value), 1_000)
 
 
 def safe_str(value: object) -> str:

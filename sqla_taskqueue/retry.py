@@ -26,8 +26,14 @@ class RetryPolicy(Protocol):
 
 
 def _check(name: str, value: timedelta, *, at_least: timedelta = _ZERO) -> None:
+    if not isinstance(value, timedelta):
+        raise InvalidArgument(name, value, "must be a timedelta")
     if not at_least <= value <= _LONGEST:
         raise InvalidArgument(name, value, f"must lie between {at_least} and {_LONGEST}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +90,10 @@ class Exponential:
     def __post_init__(self) -> None:
         _check("base", self.base, at_least=timedelta(microseconds=1))
         _check("cap", self.cap, at_least=timedelta(microseconds=1))
-        if not (math.isfinite(self.factor) and self.factor >= 1):
-            raise InvalidArgument("factor", self.factor, "must be at least 1")
-        if not 0 <= self.jitter < 1:
-            raise InvalidArgument("jitter", self.jitter, "must lie between 0 and 1")
+        if not (_is_number(self.factor) and self.factor >= 1):
+            raise InvalidArgument("factor", self.factor, "must be a number of at least 1")
+        if not (_is_number(self.jitter) and 0 <= self.jitter < 1):
+            raise InvalidArgument("jitter", self.jitter, "must be a number between 0 and 1")
 
     def delay(self, attempt: int) -> timedelta:
         """Return the wait after *attempt*, drawn anew at each call."""

@@ -20,6 +20,7 @@ from .states import ENDED, TaskState
 TaskT = TypeVar("TaskT")
 EventT = TypeVar("EventT")
 
+_LARGEST = 1 << 30
 _SHORTEST_LEASE = timedelta(milliseconds=100)
 _LONGEST_LEASE = timedelta(days=7)
 
@@ -62,6 +63,20 @@ class Limits:
 
     def __post_init__(self) -> None:
         checks.max_attempts(self.max_attempts)
+        for name in ("lease", "lease_min", "lease_max"):
+            checks.duration(name, getattr(self, name))
+        for name in (
+            "claim",
+            "key",
+            "name",
+            "payload",
+            "result",
+            "error",
+            "event_error",
+            "page",
+            "counted",
+        ):
+            checks.whole(name, getattr(self, name), least=1, most=_LARGEST)
         if not _SHORTEST_LEASE <= self.lease_min <= self.lease_max <= _LONGEST_LEASE:
             raise InvalidArgument(
                 "lease_min",

@@ -100,8 +100,8 @@ def refuse(
         return Refused(RefusalReason.GONE, target.subject)
     keys = core.model.key_values(looked.id, {})
     rows = caller.entities(
-        core.statements(reading.by_key),
-        {f"tq_pk_{index}": value for index, value in enumerate(keys)},
+        core.statements(reading.get, tuple(core.model.scope), "id"),
+        {**target.params, **{f"tq_pk_{index}": value for index, value in enumerate(keys)}},
     )
     return refusal(target, looked, rows[0][0] if rows else None, reason)
 

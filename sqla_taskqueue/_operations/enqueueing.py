@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._drivers import UNIQUE_VIOLATION, constraint_name, sqlstate
 from ..errors import EnqueueConflict, InvalidArgument, TaskExists
+from ..ids import uuid7
 from ..models import value_of
 from ..statements import enqueue as statements
 from ..states import EventType, TaskState
@@ -97,13 +98,12 @@ def _created(
     """Record the creation, wake workers, and return the answer."""
     model = core.model
     if model.events is not None:
-        event = core.event(actor)
         key = [value_of(inserted, column) for column in model.primary_key]
         caller.rows(
             core.statements(statements.record_created),
             {
                 **dict(zip((column.key for column in model.events.task_key), key, strict=True)),
-                "id": event["tq_event_ids"][0],
+                "id": uuid7(),
                 "type": EventType.CREATED.value,
                 "actor": actor,
             },

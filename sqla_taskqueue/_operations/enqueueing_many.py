@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument
-from ..ids import uuid7
 from ..models import value_of
 from ..payloads import encode
 from ..statements import batch as statements
@@ -212,12 +211,12 @@ def _record(
     model = core.model
     if model.events is not None:
         keys = {
-            f"tq_made_pk_{n}": [value_of(row, column) for row in made]
+            f"tq_event_pk_{n}": [value_of(row, column) for row in made]
             for n, column in enumerate(model.primary_key)
         }
         caller.rows(
             core.statements(statements.record_created),
-            {**keys, "tq_made_id": [uuid7() for _ in made], "tq_actor": actor},
+            {**keys, **model.events.rows(len(made)), "tq_actor": actor},
             route=route,
         )
     wake(caller, core, route)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import checks
 from ..errors import InvalidArgument
-from ..ids import uuid7
 from ..models import value_of
 from ..payloads import clean_text, encode, error_text
 from ..statements import batch as statements
@@ -223,5 +222,5 @@ def _event(core: QueueCore[Any], claims: Sequence[Claim[Any]], chunk: list[int])
     return {
         "tq_sent_actor": [claims[index].lease.holder.worker for index in chunk],
         "tq_detail": None,
-        "tq_event_ids": [uuid7() for _ in chunk],
+        **core.model.events.rows(len(chunk)),
     }

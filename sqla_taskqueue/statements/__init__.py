@@ -79,7 +79,6 @@ class Statements:
                     )
                 ],
             ),
-            (reading.by_key, [()]),
             (reading.history, [()] if model.events else []),
             (reading.stats, [(scope,) for scope in scopes]),
             (wakeup.notify, [()]),

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     CTE,
+    JSON,
     Column,
     ColumnElement,
     FromClause,
@@ -30,14 +31,14 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
-    tuple_,
     update,
 )
+from sqlalchemy import column as sql_column
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from .._schema import is_state
 from ..dialects import StoredJSON, array_of, now
-from ..models import TaskModel, evaluate
+from ..models import EventModel, TaskModel, evaluate
 from ..states import LIVE, EventType, TaskState
 
 By = Literal["id", "key"]
@@ -57,6 +58,20 @@ NO_HOLDER: dict[str, Any] = {**NO_LEASE, "claimed_by": NULL, "claimed_session": 
 def bind(name: str, type_: Any) -> ColumnElement[Any]:
     """Return the named bind ``tq_<name>``."""
     return bindparam(f"tq_{name}", type_=type_)
+
+
+def arrays(prefix: str, columns: dict[str, Any]) -> Any:
+    """Return the arrays ``tq_<prefix>_<column>`` as a table, with the row number ``tq_n``.
+
+    JSON travels as text: a host's driver may have codecs of its own for ``jsonb[]``.
+    """
+    types = {key: Text() if isinstance(of, JSON) else of for key, of in columns.items()}
+    binds = [bind(f"{prefix}_{key}", ARRAY(of)) for key, of in types.items()]
+    return (
+        func.unnest(*binds)
+        .table_valued(*(sql_column(key, of) for key, of in types.items()), with_ordinality="tq_n")
+        .render_derived()
+    )
 
 
 def event_type(value: EventType) -> ColumnElement[str]:
@@ -124,41 +139,39 @@ class Parts:
                 return is_state(c.state, *LIVE)
 
     def among(self, picked: CTE, scope: Iterable[str] | None = None) -> list[ColumnElement[bool]]:
-        """Return the conditions that find the rows whose keys *picked* has.
+        """Return the conditions that find the rows whose keys *picked* has."""
+        return self.match(picked, scope)[0]
+
+    def match(
+        self, picked: CTE, scope: Iterable[str] | None = None
+    ) -> tuple[list[ColumnElement[bool]], ColumnElement[int]]:
+        """Return the conditions that find the rows whose keys *picked* has, and their place in it.
 
         As arrays: read once, before the scan. A join with the CTE scans the whole table under a
-        generic plan, and ``IN (subselect)`` may run the locking subselect again for each row.
+        generic plan, and ``IN (subselect)`` may run the locking subselect again for each row. A
+        key of several columns is joined with its unnested arrays, which the planner takes for a
+        few rows; an array per column would be searched in every combination.
         """
         bound = self.model.scope if scope is None else dict.fromkeys(scope)
         columns = self._unbound(bound)
-        conditions: list[ColumnElement[bool]] = [
-            column == any_(array_of(select(picked.c[column.key]), column.type))
-            for column in columns
-        ]
-        if len(columns) > 1:
-            keys: Select[Any] = select(*(picked.c[column.key] for column in columns))
-            conditions.append(tuple_(*columns).in_(keys))
-        return conditions
+        keys = [array_of(select(picked.c[column.key]), column.type) for column in columns]
+        if len(columns) == 1:
+            position = func.array_position(keys[0], columns[0], type_=Integer)
+            return [columns[0] == any_(keys[0])], position
+        found = (
+            func.unnest(*keys)
+            .table_valued(
+                *(sql_column(column.key, column.type) for column in columns),
+                with_ordinality="tq_n",
+            )
+            .render_derived()
+        )
+        return [column == found.c[column.key] for column in columns], found.c.tq_n
 
     def _unbound(self, bound: Iterable[str]) -> list[Column[Any]]:
         fixed = [self.model.scope[name] for name in bound]
         columns = [c for c in self.model.primary_key if all(c is not one for one in fixed)]
         return columns or [self.model.primary_key[-1]]
-
-    def position(self, picked: CTE) -> ColumnElement[int]:
-        """Return a row's place in *picked*: UPDATE … RETURNING comes in any order."""
-        columns = self._unbound(self.model.scope)
-        if len(columns) == 1:
-            array = array_of(select(picked.c[columns[0].key]), columns[0].type)
-            return func.array_position(array, columns[0], type_=Integer)
-        numbered = select(
-            *(picked.c[column.key] for column in columns), func.row_number().over().label("n")
-        ).subquery("tq_numbered")
-        return (
-            select(numbered.c.n)
-            .where(*(numbered.c[column.key] == column for column in columns))
-            .scalar_subquery()
-        )
 
     @staticmethod
     def once(query: Select[Any]) -> CTE:
@@ -255,6 +268,11 @@ class Parts:
             and (column.onupdate.is_callable or column.onupdate.is_scalar)
         }
 
+    @staticmethod
+    def _made_columns(events: EventModel) -> list[Column[Any]]:
+        """Return the columns of an event whose values are made in Python, one for each."""
+        return [events.table.c.id, *events.defaults]
+
     @property
     def answer(self) -> list[ColumnElement[Any]]:
         """What every write returns of the row it changed."""
@@ -284,11 +302,7 @@ class Parts:
         events = self.model.events
         assert events is not None
         rows = select(picked, func.row_number().over().label("tq_number")).subquery("tq_rows")
-        ids = (
-            func.unnest(bind("event_ids", ARRAY(Uuid)))
-            .table_valued("id", with_ordinality="number", name="tq_ids")
-            .render_derived()
-        )
+        made = arrays("event", {column.key: column.type for column in self._made_columns(events)})
         attempt: ColumnElement[Any] = rows.c[self.c.attempt.key]
         columns: dict[str, Any] = {
             **{
@@ -297,7 +311,7 @@ class Parts:
                     events.task_key, self.model.primary_key, strict=True
                 )
             },
-            "id": ids.c.id,
+            **{column.key: made.c[column.key] for column in self._made_columns(events)},
             "type": event_type(event) if isinstance(event, EventType) else event(rows),
             "actor": bind("actor", Text) if actor is None else actor(rows),
             "attempt": attempt if counted is None else attempt + counted,
@@ -306,7 +320,7 @@ class Parts:
             "created_at": now(),
         }
         source = select(*columns.values()).select_from(
-            rows.join(ids, rows.c.tq_number == ids.c.number)
+            rows.join(made, rows.c.tq_number == made.c.tq_n)
         )
         return (
             insert(events.table)

@@ -22,40 +22,25 @@ from sqlalchemy import (
     and_,
     case,
     cast,
-    column,
     func,
     insert,
     literal_column,
     select,
 )
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import JSONB
 
 from .._schema import is_state
 from ..dialects import now
 from ..models import sql_default
 from ..states import ENDED, LIVE, EventType, TaskState
-from ._parts import NO_LEASE, NULL, Parts, bind, event_type, lease_end, state
+from ._parts import NO_LEASE, NULL, Parts, arrays, bind, event_type, lease_end, state
 from .lease import LOOKED_AT, no_attempt_left, remaining_columns
 
 Identity = Literal["id", "key", "unique_key"]
 """By what existing tasks are recognised."""
 Due = Literal["now", "given"]
 OnConflict = Literal["nothing", "raise"]
-
-
-def _rows(prefix: str, columns: dict[str, Any]) -> Any:
-    """Return the arrays ``tq_<prefix>_<column>`` as a table, with the row number ``tq_n``.
-
-    JSON travels as text: a host's driver may have codecs of its own for ``jsonb[]``.
-    """
-    types = {key: Text() if isinstance(of, JSON) else of for key, of in columns.items()}
-    arrays = [bind(f"{prefix}_{key}", ARRAY(of)) for key, of in types.items()]
-    return (
-        func.unnest(*arrays)
-        .table_valued(*(column(key, of) for key, of in types.items()), with_ordinality="tq_n")
-        .render_derived()
-    )
 
 
 def insert_tasks(parts: Parts, columns: tuple[str, ...], due: Due, on_conflict: OnConflict) -> Any:
@@ -72,7 +57,7 @@ def insert_tasks(parts: Parts, columns: tuple[str, ...], due: Due, on_conflict: 
     types: dict[str, Any] = {key: table.c[key].type for key in columns}
     if due == "given":
         types |= {"run_at": table.c.run_at.type, "tq_delay": Interval()}
-    new = _rows("new", types)
+    new = arrays("new", types)
     values: dict[str, Any] = {
         key: cast(new.c[key], JSONB) if isinstance(table.c[key].type, JSON) else new.c[key]
         for key in columns
@@ -105,7 +90,7 @@ def existing_tasks(parts: Parts, by: Identity) -> Any:
     if by == "id":
         named, same = _named(parts, {})
         return query.select_from(parts.table.join(named, same)).where(*parts.scoped())
-    wanted = _rows("wanted", {"value": Text()})
+    wanted = arrays("wanted", {"value": Text()})
     if by == "key":
         within = [
             of == bind("queue" if name == "queue" else f"scope_{name}", of.type)
@@ -118,19 +103,15 @@ def existing_tasks(parts: Parts, by: Identity) -> Any:
 
 
 def record_created(parts: Parts) -> Any:
-    """Record that the tasks of the arrays ``tq_pk_<n>`` were made."""
+    """Record that the tasks of the arrays ``tq_event_pk_<n>`` were made."""
     events = parts.model.events
     assert events is not None
-    made = _rows(
-        "made",
-        {
-            "id": Uuid(),
-            **{f"pk_{n}": of.type for n, of in enumerate(parts.model.primary_key)},
-        },
-    )
+    key = {f"pk_{n}": of.type for n, of in enumerate(parts.model.primary_key)}
+    of_event = {of.key: of.type for of in (events.table.c.id, *events.defaults)}
+    made = arrays("event", of_event | key)
     values: dict[str, Any] = {
         **{of.key: made.c[f"pk_{n}"] for n, of in enumerate(events.task_key)},
-        "id": made.c.id,
+        **{name: made.c[name] for name in of_event},
         "type": event_type(EventType.CREATED),
         "actor": bind("actor", Text),
         "created_at": now(),
@@ -149,7 +130,7 @@ def record_created(parts: Parts) -> Any:
 def _named(parts: Parts, columns: dict[str, Any]) -> tuple[Any, ColumnElement[bool]]:
     """Return the arrays ``tq_sent_pk_<n>`` and others as a table, and its join with the tasks."""
     key = parts.model.primary_key
-    sent = _rows("sent", {f"pk_{n}": of.type for n, of in enumerate(key)} | columns)
+    sent = arrays("sent", {f"pk_{n}": of.type for n, of in enumerate(key)} | columns)
     return sent, and_(*(of == sent.c[f"pk_{n}"] for n, of in enumerate(key)))
 
 

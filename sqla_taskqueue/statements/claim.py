@@ -35,12 +35,13 @@ Found = Literal["queued", "held", "expired"]
 def claim(parts: Parts) -> Any:
     """Claim up to ``tq_limit`` tasks; returns entities, their columns and their order."""
     picked = parts.once(_next_tasks(parts))
+    conditions, position = parts.match(picked)
     statement = parts.set(
         _taken(parts.c.attempt + ONE),
         parts.model.cls,
         *parts.table.c,
-        parts.position(picked).label(_POSITION),
-    ).where(*parts.inside(), *parts.among(picked))
+        position.label(_POSITION),
+    ).where(*parts.inside(), *conditions)
     if parts.model.events is not None:
         statement = statement.add_cte(parts.recorded(picked, EventType.CLAIMED, counted=ONE))
     return statement

@@ -23,11 +23,6 @@ def get(parts: Parts, scope: Scope, by: By) -> Any:
     return select(parts.model.cls).where(postgresql_only(), *parts.inside(scope), *parts.named(by))
 
 
-def by_key(parts: Parts) -> Any:
-    """Read the one task with a primary key that is known to be the caller's to see."""
-    return select(parts.model.cls).where(*parts.named("id"))
-
-
 def find(
     parts: Parts,
     scope: Scope,
