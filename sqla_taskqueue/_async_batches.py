@@ -36,7 +36,7 @@ class AsyncQueueBatches(QueueSettings[TaskT]):
         **kwargs: P.kwargs,
     ) -> AnswerT:
         def run(sync: Any) -> AnswerT:
-            return operation(caller(sync, self._core.model.mapper), self._core, *args, **kwargs)
+            return operation(caller(sync, self._core.model), self._core, *args, **kwargs)
 
         answer: AnswerT = await runner(session)(run)
         return answer

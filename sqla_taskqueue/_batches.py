@@ -25,7 +25,7 @@ class QueueBatches(QueueSettings[TaskT]):
     """Many tasks in one call, in statements of bounded size, in the caller's transaction."""
 
     def _caller(self, session: AnySession) -> Caller:
-        return caller(session, self._core.model.mapper)
+        return caller(session, self._core.model)
 
     def enqueue_many(
         self, session: AnySession, specs: Iterable[TaskSpec], *, actor: str | None = None
@@ -64,7 +64,7 @@ class QueueBatches(QueueSettings[TaskT]):
 
         Args:
             claims: The claims; of any scopes, unless the queue has some bound.
-            lease: How long from now; by default ``limits.lease``.
+            lease: How long from now; by default as long as before.
 
         Returns:
             The extended lease or a refusal for each claim, in their order.

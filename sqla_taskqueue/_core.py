@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 from . import checks
 from .dialects import channel_of
 from .errors import InvalidArgument, ScopeMissing
-from .models import TaskModel
+from .models import TaskModel, check_value
 from .payloads import clean_json
 from .retry import DEFAULT_RETRY, RetryPolicy
 from .statements import Statements
@@ -65,8 +65,7 @@ class QueueCore(Generic[TaskT]):
                 )
             if value is None:
                 raise InvalidArgument(name, value, "a scope column cannot be NULL")
-            if isinstance(value, str):
-                checks.text(name, value, empty=True)
+            check_value(name, self.model.scope[name], value)
         bound: QueueCore[TaskT] = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
         bound.scope = {**self.scope, **values}

@@ -8,7 +8,7 @@ Nothing here commits, rolls back, closes or expires.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import Connection
@@ -17,10 +17,11 @@ from sqlalchemy.orm import Session, scoped_session
 from ._drivers import in_autocommit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from sqlalchemy import Row
-    from sqlalchemy.orm import Mapper
+
+    from .models import TaskModel
 
 _FRESH = {"populate_existing": True}
 
@@ -42,12 +43,15 @@ class Caller(Protocol):
         """
         ...
 
-    def entities(self, statement: Any, params: Any, *, joins: bool = True) -> Sequence[Row[Any]]:
+    def entities(
+        self, statement: Any, params: Any, *, route: Any = None, joins: bool = True
+    ) -> Sequence[Row[Any]]:
         """Run a statement whose rows begin with an entity, refreshing those already loaded.
 
         Args:
             statement: An ORM SELECT, or an UPDATE … RETURNING.
             params: Its parameters.
+            route: The write that it belongs to.
             joins: Whether the entity may load collections by joins, which repeat its rows.
         """
         ...
@@ -68,37 +72,59 @@ class Caller(Protocol):
 class SessionCaller:
     """Through an ORM session."""
 
-    def __init__(self, session: Session, mapper: Mapper[Any]) -> None:
+    def __init__(self, session: Session, model: TaskModel[Any]) -> None:
         self._session = session
-        self._mapper = mapper
+        self._model = model
 
-    def _bind(self, statement: Any, route: Any) -> dict[str, Any]:
-        clause = statement if route is None else route
-        return {"mapper": self._mapper, "clause": clause}
+    def _bind(self, clause: Any) -> dict[str, Any]:
+        return {"mapper": self._model.mapper, "clause": clause}
+
+    @contextmanager
+    def _routed(self, route: Any) -> Generator[None]:
+        """Let an ORM SELECT of tasks or events go where *route* goes.
+
+        SQLAlchemy names the SELECT itself to ``get_bind()``, whatever ``bind_arguments`` say; a
+        session with a replica would then read there what was just written to the primary.
+        """
+        session, ours = self._session, self._model.tables
+        chosen, choose = session.get_bind(**self._bind(route)), session.get_bind
+
+        def get_bind(mapper: Any = None, **options: Any) -> Any:
+            known = mapper is not None and mapper.local_table in ours
+            return chosen if known else choose(mapper, **options)
+
+        session.get_bind = get_bind  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del session.get_bind
 
     def flush(self) -> None:
         self._session.flush()
 
     def rows(self, statement: Any, params: Any, *, route: Any = None) -> Sequence[Row[Any]]:
         return self._session.execute(
-            statement, params, bind_arguments=self._bind(statement, route)
+            statement, params, bind_arguments=self._bind(statement if route is None else route)
         ).all()
 
-    def entities(self, statement: Any, params: Any, *, joins: bool = True) -> Sequence[Row[Any]]:
-        result = self._session.execute(
-            statement,
-            params,
-            execution_options=_FRESH,
-            bind_arguments=self._bind(statement, None),
-        )
-        return result.unique().all() if joins else result.all()
+    def entities(
+        self, statement: Any, params: Any, *, route: Any = None, joins: bool = True
+    ) -> Sequence[Row[Any]]:
+        with nullcontext() if route is None else self._routed(route):
+            result = self._session.execute(
+                statement,
+                params,
+                execution_options=_FRESH,
+                bind_arguments=self._bind(statement),
+            )
+            return result.unique().all() if joins else result.all()
 
     @property
     def two_phase(self) -> bool:
         return self._session.twophase
 
     def savepoint(self, route: Any) -> AbstractContextManager[Any]:
-        return _savepoint(self._session.connection(bind_arguments=self._bind(route, None)))
+        return _savepoint(self._session.connection(bind_arguments=self._bind(route)))
 
 
 class ConnectionCaller:
@@ -121,6 +147,7 @@ class ConnectionCaller:
         statement: Any,
         params: Any,
         *,
+        route: Any = None,  # noqa: ARG002 - a connection has nothing to route
         joins: bool = True,
     ) -> Sequence[Row[Any]]:
         # Its end has no effect on the connection's transaction, which is not its own.
@@ -145,7 +172,7 @@ def _savepoint(connection: Connection) -> AbstractContextManager[Any]:
     return nullcontext() if in_autocommit(connection) else connection.begin_nested()
 
 
-def caller(session: object, mapper: Mapper[Any]) -> Caller:
+def caller(session: object, model: TaskModel[Any]) -> Caller:
     """Return how to reach the database through a session or connection.
 
     Raises:
@@ -154,7 +181,7 @@ def caller(session: object, mapper: Mapper[Any]) -> Caller:
     if isinstance(session, scoped_session):
         session = session()
     if isinstance(session, Session):
-        return SessionCaller(session, mapper)
+        return SessionCaller(session, model)
     if isinstance(session, Connection):
         return ConnectionCaller(session)
     raise TypeError(

@@ -6,6 +6,7 @@ define those as they please. Statements and operations work on the columns found
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 from uuid import UUID
@@ -23,18 +24,43 @@ from .mixins import EVENT_CLASSES, LIBRARY_COLUMNS, BoardMixin, TaskMixin
 from .values import TaskT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from sqlalchemy import Row, Table
 
 _BITS = {SmallInteger: 15, BigInteger: 63, Integer: 31}
 
 
-def _check_uuid(value: str) -> None:
+def check_value(argument: str, column: Column[Any], value: Any) -> None:
+    """Refuse a key or scope value that its column cannot hold.
+
+    Raises:
+        InvalidArgument: It has the wrong type, or is out of the type's range.
+    """
+    if isinstance(column.type, TypeDecorator):
+        return  # the host's own type decides what it takes
+    try:
+        expected: type[Any] = column.type.python_type
+    except NotImplementedError:
+        return  # a type of the host's or of PostgreSQL's own
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+        problem = f"{column.name} takes {expected.__name__}, not {type(value).__name__}"
+        raise InvalidArgument(argument, value, problem)
+    if isinstance(value, str):
+        checks.text(argument, value, empty=True)
+        if isinstance(column.type, Uuid):
+            _check_uuid(argument, value)
+        return
+    bits = next((b for of, b in _BITS.items() if isinstance(column.type, of)), None)
+    if bits is not None:
+        checks.whole(argument, value, least=-(1 << bits), most=(1 << bits) - 1)
+
+
+def _check_uuid(argument: str, value: str) -> None:
     try:
         UUID(value)
     except ValueError:
-        raise InvalidArgument("id", value, "is not the text of a UUID") from None
+        raise InvalidArgument(argument, value, "is not the text of a UUID") from None
 
 
 def value_of(row: Row[Any], column: Column[Any]) -> Any:
@@ -102,6 +128,11 @@ class TaskModel(Generic[TaskT]):
         return EventModel(inspect(found[0]), self.primary_key) if found else None
 
     @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """The task table, and the event table if there is one."""
+        return (self.table,) if self.events is None else (self.table, self.events.table)
+
+    @cached_property
     def free_key(self) -> tuple[Column[Any], ...]:
         """Columns of the primary key that the scope does not determine."""
         scope = set(self.scope.values())
@@ -142,34 +173,11 @@ class TaskModel(Generic[TaskT]):
             names = ", ".join(self._attributes[column] for column in self.primary_key)
             raise InvalidArgument("id", id, f"the primary key is a tuple of ({names})")
         for column, value in zip(self.primary_key, values, strict=True):
-            self._check_key_value(column, value)
+            check_value("id", column, value)
             name = self._attributes[column]
             if name in self.scope and name in scope and scope[name] != value:
                 raise InvalidArgument("id", id, f"its {name} is not the scope's, {scope[name]!r}")
         return values
-
-    @staticmethod
-    def _check_key_value(column: Column[Any], value: Any) -> None:
-        if isinstance(column.type, TypeDecorator):
-            return  # the host's own type decides what it takes
-        try:
-            expected: type[Any] = column.type.python_type
-        except NotImplementedError:
-            return  # a type of the host's or of PostgreSQL's own
-        if not isinstance(value, expected) or isinstance(value, bool):
-            raise InvalidArgument(
-                "id",
-                value,
-                f"{column.name} takes {expected.__name__}, not {type(value).__name__}",
-            )
-        if isinstance(value, str):
-            checks.text("id", value, empty=True)
-            if isinstance(column.type, Uuid):
-                _check_uuid(value)
-            return
-        bits = next((b for of, b in _BITS.items() if isinstance(column.type, of)), None)
-        if bits is not None:
-            checks.whole("id", value, least=-(1 << bits), most=(1 << bits) - 1)
 
     def host_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``values=`` by column key, for an INSERT.
@@ -177,6 +185,8 @@ class TaskModel(Generic[TaskT]):
         Raises:
             InvalidArgument: A name is unknown, a library column, the key or a scope column.
         """
+        if not isinstance(values, Mapping):
+            raise InvalidArgument("values", values, "must map names to values")
         by_key: dict[str, Any] = {}
         for name, value in values.items():
             column = self.columns.get(name)

@@ -86,6 +86,8 @@ def refuse(
     target: Target,
     looked: Looked | None,
     reason: RefusalReason | None = None,
+    *,
+    route: Any,
 ) -> Refused[Any]:
     """Return the refusal of a write to *target*, with the entity as it is now.
 
@@ -95,6 +97,7 @@ def refuse(
         target: What was to be written.
         looked: The task as it is; None when there is none.
         reason: Why; told from the state when None.
+        route: The write.
     """
     if looked is None:
         return Refused(RefusalReason.GONE, target.subject)
@@ -102,6 +105,7 @@ def refuse(
     rows = caller.entities(
         core.statements(reading.get, tuple(core.model.scope), "id"),
         {**target.params, **{f"tq_pk_{index}": value for index, value in enumerate(keys)}},
+        route=route,
     )
     return refusal(target, looked, rows[0][0] if rows else None, reason)
 

@@ -81,9 +81,9 @@ def claim_task(
         route = core.statements(statements.take, "queued")
         looked = look(caller, core, target, lock=True, route=route)
         if looked is None:
-            return refuse(caller, core, target, None)
+            return refuse(caller, core, target, None, route=route)
         if (reason := _not_claimable(looked, who)) is not None:
-            return refuse(caller, core, target, looked, reason)
+            return refuse(caller, core, target, looked, reason, route=route)
         params = _by_id(core, target, looked)
         if looked.state is TaskState.CLAIMED and looked.holder != who and looked.exhausted:
             # Its last attempt ended with the lease: end the task first, then say so.
@@ -115,7 +115,8 @@ def claim_task(
         if rows:
             return _claimed(core, rows[0], token, who, duration)
     # Only in autocommit: the row changed hands between each look and the write.
-    return refuse(caller, core, target, looked, RefusalReason.BUSY)
+    route = core.statements(statements.take, "queued")
+    return refuse(caller, core, target, looked, RefusalReason.BUSY, route=route)
 
 
 def _not_claimable(looked: Looked, who: Holder) -> RefusalReason | None:
@@ -152,7 +153,7 @@ def _claimed(
     return Claim(
         id=core.model.identity_of(row),
         queue=core.name,
-        scope=core.scope,
+        scope=dict(core.scope),
         name=value_of(row, columns.name),
         payload=value_of(row, columns.payload),
         attempt=value_of(row, columns.attempt),

@@ -83,10 +83,10 @@ def checked_states(state: States) -> tuple[TaskState, ...]:
     """
     if state is None:
         return ()
-    given = [state] if isinstance(state, str) else list(state)
     try:
+        given = [state] if isinstance(state, str) else list(state)
         return tuple(sorted({TaskState(one) for one in given}))
-    except ValueError:
+    except (TypeError, ValueError):
         known = ", ".join(TaskState)
         raise InvalidArgument("state", state, f"must be one or more of {known}") from None
 
@@ -112,7 +112,8 @@ def history(
         return []
     values = core.model.key_values(looked.id, core.scope)
     params = {f"tq_pk_{index}": value for index, value in enumerate(values)}
-    rows = caller.entities(core.statements(statements.history), params)
+    query = core.statements(statements.history)
+    rows = caller.entities(query, params, route=query)
     return [row[0] for row in rows]
 
 

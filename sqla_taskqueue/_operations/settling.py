@@ -39,19 +39,23 @@ def heartbeat(
 ) -> Lease | Refused[Any]:
     """Extend a lease that is still the caller's."""
     target = held(core, "heartbeat", claim, id, key, holder)
-    if lease is None and claim is not None:
-        lease = claim.lease.duration
-    duration = core.limits.clamp_lease(lease)
+    # None: as long as before, which the row tells.
+    duration = None if lease is None else core.limits.clamp_lease(lease)
     caller.flush()
     statement = core.statements(lease_statements.heartbeat, target.by, target.fence)
     recorded = core.event(target.actor, target.detail) if core.model.is_board else {}
     rows = caller.rows(statement, {**target.params, "tq_lease": duration, **recorded})
     if not rows:
         looked = look(caller, core, target, lock=False, route=statement)
-        return refuse(caller, core, target, looked)
-    row = rows[0]
+        return refuse(caller, core, target, looked, route=statement)
     assert target.holder is not None
-    return Lease(row.lease_token, target.holder, row.lease_expires_at, duration)
+    return renewed(target.holder, rows[0])
+
+
+def renewed(holder: Holder, row: Any) -> Lease:
+    """Return the lease that a heartbeat has just extended."""
+    duration = row.lease_expires_at - row.heartbeat_at
+    return Lease(row.lease_token, holder, row.lease_expires_at, duration)
 
 
 def complete(
@@ -243,7 +247,7 @@ def retry(
         if sqlstate(error) != UNIQUE_VIOLATION or constraint_name(error) not in _index_names(core):
             raise
         looked = look(caller, core, target, lock=False, route=statement)
-        return refuse(caller, core, target, looked, RefusalReason.KEY_TAKEN)
+        return refuse(caller, core, target, looked, RefusalReason.KEY_TAKEN, route=statement)
     if outcome:
         wake(caller, core, statement)
     return outcome
@@ -289,7 +293,7 @@ def _write(
     looked = look(caller, core, target, lock=False, route=statement)
     if looked is not None and ended_by(target, looked, again):
         return Written(looked.id, looked.state, looked.attempt, looked.run_at)
-    refused = refuse(caller, core, target, looked)
+    refused = refuse(caller, core, target, looked, route=statement)
     if target.claim is not None and on_lost == "raise":
         raise LeaseLost(refused)
     return refused

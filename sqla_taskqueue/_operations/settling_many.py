@@ -19,7 +19,7 @@ from ..states import TaskState
 from ..values import Claim, Lease, RefusalReason, Refused, Written
 from ._refusals import looked_at, refusal
 from ._targets import held
-from .settling import checked_result, ended_by
+from .settling import checked_result, ended_by, renewed
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -46,10 +46,10 @@ def heartbeat_many(
 ) -> list[Lease | Refused[Any]]:
     """Extend many leases; answers in the order of the claims."""
     given = list(claims)
-    duration = core.limits.clamp_lease(lease)
+    duration = None if lease is None else core.limits.clamp_lease(lease)
 
     def lease_of(claim: Claim[Any], row: Any) -> Lease:
-        return Lease(row.lease_token, claim.lease.holder, row.lease_expires_at, duration)
+        return renewed(claim.lease.holder, row)
 
     return _settle(
         caller,
@@ -195,7 +195,7 @@ def _look(
     """Read what was not written: the facts where it was tried, and the entities."""
     params = {"tq_queue": core.name, **_key_arrays(keys)}
     facts = caller.rows(core.statements(statements.look), params, route=route)
-    entities = caller.entities(core.statements(statements.by_keys), _key_arrays(keys))
+    entities = caller.entities(core.statements(statements.by_keys), _key_arrays(keys), route=route)
     tasks = {_key(core, row): row[0] for row in entities}
     return {_key(core, row): (looked_at(core, row), tasks.get(_key(core, row))) for row in facts}
 

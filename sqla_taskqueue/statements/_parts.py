@@ -284,6 +284,7 @@ class Parts:
             c.run_at,
             c.lease_token,
             c.lease_expires_at,
+            c.heartbeat_at,
         ]
 
     def recorded(
@@ -327,6 +328,12 @@ class Parts:
             .from_select([events.table.c[name] for name in columns], source)
             .cte("tq_recorded")
         )
+
+
+def renewed_end(parts: Parts) -> ColumnElement[Any]:
+    """Return the end of a renewed lease: as long as before, if the bind is NULL."""
+    as_before = parts.c.lease_expires_at - parts.c.heartbeat_at
+    return now() + func.coalesce(bind("lease", Interval), as_before)
 
 
 def lease_end() -> ColumnElement[Any]:

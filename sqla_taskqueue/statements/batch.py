@@ -34,7 +34,7 @@ from .._schema import is_state
 from ..dialects import now
 from ..models import sql_default
 from ..states import ENDED, LIVE, EventType, TaskState
-from ._parts import NO_LEASE, NULL, Parts, arrays, bind, event_type, lease_end, state
+from ._parts import NO_LEASE, NULL, Parts, arrays, bind, event_type, renewed_end, state
 from .lease import LOOKED_AT, no_attempt_left, remaining_columns
 
 Identity = Literal["id", "key", "unique_key"]
@@ -117,13 +117,12 @@ def record_created(parts: Parts) -> Any:
         "created_at": now(),
     }
     return (
-        insert(events.cls)
+        insert(events.table)
         .from_select(
             [events.table.c[key] for key in values],
             select(*values.values()).select_from(made).order_by(made.c.tq_n),
         )
         .returning(events.table.c.id)
-        .execution_options(dml_strategy="raw")
     )
 
 
@@ -195,7 +194,7 @@ def heartbeats(parts: Parts) -> Any:
         parts,
         picked,
         {
-            "lease_expires_at": lease_end(),
+            "lease_expires_at": renewed_end(parts),
             "heartbeat_at": now(),
             "updated_at": parts.c.updated_at,
         },

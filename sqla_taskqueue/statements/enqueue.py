@@ -60,12 +60,10 @@ def existing(parts: Parts, by: Identity) -> Select[Any]:
 
 
 def record_created(parts: Parts) -> Any:
-    """Record that a task was made; parameters are named by column."""
+    """Record that a task was made; parameters are named by column.
+
+    Core: the event goes where its task went, whatever the event class is bound to.
+    """
     events = parts.model.events
     assert events is not None
-    return (
-        insert(events.cls)
-        .values({"created_at": now()})
-        .returning(events.table.c.id)
-        .execution_options(dml_strategy="raw")
-    )
+    return insert(events.table).values({"created_at": now()}).returning(events.table.c.id)

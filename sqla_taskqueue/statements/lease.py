@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from ..dialects import now
 from ..states import EventType, TaskState
-from ._parts import NO_HOLDER, NO_LEASE, By, Fence, Parts, bind, lease_end, state
+from ._parts import NO_HOLDER, NO_LEASE, By, Fence, Parts, bind, renewed_end, state
 
 LOOKED_AT = (
     "state",
@@ -47,7 +47,7 @@ def heartbeat(parts: Parts, by: By, fence: Fence) -> Any:
     return parts.write(
         # updated_at stays: a heartbeat is no change of the task.
         {
-            "lease_expires_at": lease_end(),
+            "lease_expires_at": renewed_end(parts),
             "heartbeat_at": now(),
             "updated_at": parts.c.updated_at,
         },

@@ -1,0 +1,67 @@
+"""Tables with tasks in them, made with plain SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqla_taskqueue import Queue
+from tests.behaviour.hosts import Base as Shared
+from tests.behaviour.hosts import Board, Logged, Pair, Task
+from tests.plans.hosts import Audited, Cell, Grid, Word
+from tests.plans.hosts import Base as Further
+
+if TYPE_CHECKING:
+    from tests.database import Database
+
+
+class Host(NamedTuple):
+    """A host class, the scope of its tasks, and its key as SQL of a number ``i``."""
+
+    model: type[Any]
+    scope: dict[str, Any]
+    key: dict[str, str]
+
+    @property
+    def table(self) -> str:
+        return self.model.__tablename__
+
+    @property
+    def pk(self) -> list[str]:
+        return [column.name for column in self.model.__table__.primary_key]
+
+    @property
+    def queue(self) -> Queue[Any]:
+        return self.queue_named("default")
+
+    def queue_named(self, name: str) -> Queue[Any]:
+        """Return a queue of the class, its scope bound."""
+        return Queue(self.model, name).scope(**self.scope)
+
+    def fill(self, database: Database, number: int, **columns: str) -> None:
+        """Insert *number* tasks; *columns* are SQL expressions of ``i``, from 1."""
+        scope = {name: repr(value) for name, value in self.scope.items()}
+        given = scope | self.key | columns
+        names = ", ".join(f'"{name}"' for name in given)
+        database.sql(
+            f"INSERT INTO {self.table} ({names})"
+            f" SELECT {', '.join(given.values())} FROM generate_series(1, {number}) AS i"
+        )
+
+
+TASK = Host(Task, {"project_hash": "9f2c", "role": "coder"}, {"id": "gen_random_uuid()"})
+LOGGED = Host(Logged, {}, {"id": "gen_random_uuid()"})
+PAIR = Host(Pair, {"tenant_id": 7}, {"id": "nextval('filled')"})
+BOARD = Host(Board, {"team_id": 7}, {"id": "gen_random_uuid()"})
+GRID = Host(Grid, {}, {"row": "nextval('filled') % 7", "column": "lastval()"})
+WORD = Host(Word, {}, {"id": "md5(nextval('filled')::text)"})
+AUDITED = Host(Audited, {"tenant": "a"}, {"id": "gen_random_uuid()"})
+CELL = Host(Cell, {"tenant": 7}, {"row": "nextval('filled') % 7", "column": "lastval()"})
+
+HOSTS = (TASK, LOGGED, PAIR, GRID, CELL)
+"""Keys of one and several columns, with and without scope and events."""
+
+
+def make(database: Database) -> None:
+    """Make all tables anew, without statistics."""
+    database.create(Shared.metadata, Further.metadata, fresh=True)
+    database.sql("CREATE SEQUENCE filled")
