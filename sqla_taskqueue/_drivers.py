@@ -25,7 +25,8 @@ def _chain(error: BaseException) -> Iterator[Any]:
             continue
         seen.add(id(current))
         yield current
-        pending += [getattr(current, "orig", None), current.__cause__]
+        # The context too: a host that raises an error from itself overwrites its cause.
+        pending += [current.__context__, getattr(current, "orig", None), current.__cause__]
 
 
 def sqlstate(error: BaseException) -> str | None:

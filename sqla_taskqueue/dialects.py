@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import JSON, Boolean, DateTime, Table, func
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.sql.functions import FunctionElement
 
 from .errors import UnsupportedDialect
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Select
+    from sqlalchemy import ColumnElement, Insert, Select
     from sqlalchemy.sql.compiler import SQLCompiler
 
 # Nothing selects ``json``: hosts bring codecs of their own for it, and jsonb is typed.
@@ -73,6 +74,29 @@ def _true(element: postgresql_only, compiler: SQLCompiler, **_: Any) -> str:
 @compiles(server_now, "postgresql")
 def _statement_timestamp(element: now, compiler: SQLCompiler, **_: Any) -> str:
     return "statement_timestamp()"
+
+
+class _DoNothing(ClauseElement):
+    """``ON CONFLICT DO NOTHING``."""
+
+    inherit_cache = True
+    _traverse_internals = []  # noqa: RUF012 - SQLAlchemy's own form
+
+
+@compiles(_DoNothing)
+def _on_conflict(element: _DoNothing, compiler: SQLCompiler, **_: Any) -> str:
+    return "ON CONFLICT DO NOTHING"
+
+
+def or_nothing(statement: Insert) -> Insert:
+    """Return an INSERT that passes over rows which exist already.
+
+    Not the PostgreSQL dialect's own ``insert()``: SQLAlchemy 2.0 does not cache it and would
+    compile every call anew.
+    """
+    # On a statement that nobody else has: the caller has just made it.
+    statement._post_values_clause = _DoNothing()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    return statement
 
 
 def array_of(column: Select[Any], of: Any) -> ColumnElement[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, final, overload
 from uuid import UUID
 
 from . import checks
@@ -133,6 +133,7 @@ class Holder:
         return f"{self.worker} (session {self.session})" if self.session else self.worker
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to work on a task until a time of the database's clock.
@@ -150,6 +151,7 @@ class Lease:
     duration: timedelta
 
 
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim(Generic[TaskT]):
     """A task that the caller holds now; every later write about it takes this value.
@@ -229,6 +231,7 @@ class Enqueued:
     state: TaskState
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Written:
     """A write happened; this is what the row says now.

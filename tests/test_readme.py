@@ -17,7 +17,9 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 def _example(name: str) -> str:
-    found = re.search(rf"<!-- example: {name} -->\n```python\n(.*?)```", README.read_text(), re.S)
+    found = re.search(
+        rf"<!-- example: {name} -->\n```python\n(.*?)```", README.read_text(), re.DOTALL
+    )
     assert found, f"README.md has no example {name!r}"
     return found[1]
 
@@ -45,7 +47,7 @@ def test_the_example_runs_as_printed(driver, database, tmp_path):
 
 def test_the_table_of_states_is_the_transition_table():
     """Each state's row names exactly the operations that lead out of it, or keep it there."""
-    rows = dict(re.findall(r"^\| `(\w+)` \| .*? \| (.*?) \|$", README.read_text(), re.M))
+    rows = dict(re.findall(r"^\| `(\w+)` \| .*? \| (.*?) \|$", README.read_text(), re.MULTILINE))
     assert set(rows) == {state.value for state in TaskState}
     for state in TaskState:
         named = set(re.findall(r"`([^`]+)`", rows[state]))

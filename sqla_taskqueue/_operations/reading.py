@@ -85,10 +85,13 @@ def checked_states(state: States) -> tuple[TaskState, ...]:
         return ()
     try:
         given = [state] if isinstance(state, str) else list(state)
-        return tuple(sorted({TaskState(one) for one in given}))
+        states = tuple(sorted({TaskState(one) for one in given}))
     except (TypeError, ValueError):
+        states = ()
+    if not states:
         known = ", ".join(TaskState)
-        raise InvalidArgument("state", state, f"must be one or more of {known}") from None
+        raise InvalidArgument("state", state, f"must be one or more of {known}")
+    return states
 
 
 def history(

@@ -37,6 +37,13 @@ class Statements:
             statement = self._built[variant] = build(self._parts, *args, **kwargs)
         return statement
 
+    def _columns(self) -> tuple[str, ...]:
+        """Return the columns of a batch whose tasks say what they must, and no more."""
+        model = self._parts.model
+        said = ("queue", "name", "payload", "priority", "max_attempts", "key", "unique_key")
+        keys = {column.key for column in (*model.primary_key, *model.scope.values())}
+        return tuple(sorted({*said, "created_by", *keys}))
+
     def all(self) -> dict[str, Any]:
         """Build every statement there is, by name: what guards and plan tests walk over."""
         model = self._parts.model
@@ -82,6 +89,18 @@ class Statements:
             (reading.history, [()] if model.events else []),
             (reading.stats, [(scope,) for scope in scopes]),
             (wakeup.notify, [()]),
+            (
+                batch.insert_tasks,
+                [*product([self._columns()], ("now", "given"), ("nothing", "raise"))],
+            ),
+            (batch.existing_tasks, [("id",), ("key",), ("unique_key",)]),
+            (batch.record_created, [()] if model.events else []),
+            (batch.heartbeats, [()]),
+            (batch.completions, [()]),
+            (batch.failures, [(False,), (True,)]),
+            (batch.look, [()]),
+            (batch.by_keys, [()]),
+            (batch.prune, [(scope, ()) for scope in scopes]),
         ]
         return {
             f"{build.__module__.rpartition('.')[2]}.{build.__name__}{args!r}": self(build, *args)

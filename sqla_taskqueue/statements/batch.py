@@ -27,11 +27,10 @@ from sqlalchemy import (
     literal_column,
     select,
 )
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import JSONB
 
 from .._schema import is_state
-from ..dialects import now
+from ..dialects import now, or_nothing
 from ..models import sql_default
 from ..states import ENDED, LIVE, EventType, TaskState
 from ._parts import NO_LEASE, NULL, Parts, arrays, bind, event_type, renewed_end, state
@@ -71,13 +70,13 @@ def insert_tasks(parts: Parts, columns: tuple[str, ...], due: Due, on_conflict: 
         for of in table.c
         if of.key not in values and sql_default(of) is not None
     }
-    statement = postgresql.insert(parts.model.cls).from_select(
+    statement = insert(parts.model.cls).from_select(
         [table.c[key] for key in values],
         select(*values.values()).order_by(new.c.tq_n),
         include_defaults=False,
     )
     if on_conflict == "nothing":
-        statement = statement.on_conflict_do_nothing()
+        statement = or_nothing(statement)
     return statement.returning(
         *parts.model.primary_key, table.c.state, table.c.key, table.c.unique_key
     ).execution_options(dml_strategy="raw")

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from sqlalchemy import Interval, Select, Text, insert, select
-from sqlalchemy.dialects import postgresql
 
 from .._schema import is_state
-from ..dialects import now
+from ..dialects import now, or_nothing
 from ..states import LIVE
 from ._parts import Parts, bind
 
@@ -27,9 +26,9 @@ def insert_task(parts: Parts, due: Due, on_conflict: Literal["nothing", "raise"]
     values: dict[str, Any] = {"created_at": now(), "updated_at": now()}
     if due == "delay":
         values["run_at"] = now() + bind("delay", Interval)
-    statement = postgresql.insert(parts.model.cls).values(values)
+    statement = insert(parts.model.cls).values(values)
     if on_conflict == "nothing":
-        statement = statement.on_conflict_do_nothing()
+        statement = or_nothing(statement)
     # "raw": parameters are named by column, and Core evaluates the host's Python-side defaults.
     return statement.returning(*parts.model.primary_key, parts.c.state).execution_options(
         dml_strategy="raw"
