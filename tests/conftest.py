@@ -43,6 +43,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[_SHARED_SERVER][0].close()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests of drivers that TASKQUEUE_TEST_DRIVERS, a list with commas, does not name."""
+    wanted = set(filter(None, os.environ.get("TASKQUEUE_TEST_DRIVERS", "").split(",")))
+    if unknown := wanted - {driver.name for driver in DRIVERS}:
+        raise pytest.UsageError(f"TASKQUEUE_TEST_DRIVERS names {', '.join(sorted(unknown))}")
+
+    def is_wanted(item: pytest.Item) -> bool:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        return "driver" not in parameters or str(parameters["driver"]) in wanted
+
+    if wanted:
+        left_out = [item for item in items if not is_wanted(item)]
+        items[:] = [item for item in items if is_wanted(item)]
+        config.hook.pytest_deselected(items=left_out)
+
+
 @pytest.fixture(scope="session")
 def server_url(request: pytest.FixtureRequest) -> Iterator[URL]:
     """The URL of an administrator's database on the test server, without a driver."""
