@@ -39,12 +39,12 @@ def mapped_columns(
     Raises:
         UnsupportedModel: A name is not a NOT NULL column of the class's own table.
     """
-    if isinstance(names, str):
-        _refuse(mapper, f"{attribute} must be a tuple of names, not the text {names!r}")
+    if not isinstance(names, tuple | list):
+        _refuse(mapper, f"{attribute} must be a tuple of names, not {names!r}")
     found: dict[str, Column[Any]] = {}
     for name in names:
         # mapper.columns, not mapper.attrs: that would configure mappers while classes are made.
-        column = mapper.columns.get(name)
+        column = mapper.columns.get(name) if isinstance(name, str) else None
         if not isinstance(column, Column) or column.table is not mapper.local_table:
             known = ", ".join(sorted(mapper.columns.keys()))
             _refuse(mapper, f"{attribute} names {name!r}, which is no column of it ({known})")
@@ -122,7 +122,7 @@ def _add_indexes(
     _index(table, "key", [*key_scope, c.key], where=c.key.is_not(None), unique=True)
     _index(
         table,
-        "unique_key",
+        "unique",
         [*scope, c.queue, c.unique_key],
         where=and_(c.unique_key.is_not(None), is_state(c.state, *LIVE)),
         unique=True,
@@ -140,18 +140,31 @@ def _index(
     where: ColumnElement[bool],
     unique: bool = False,
 ) -> None:
+    # One word after the table's name: two tables never make the same name of two words.
     name = conv(short_name(f"ix_{table.name}_{suffix}"))
+    if any(index.name == name for index in table.indexes):
+        return  # a table that was reflected has it already
     Index(name, *columns, unique=unique, postgresql_where=where, sqlite_where=where)
 
 
 def _add_checks(table: Table) -> None:
     c = table.c
-    table.append_constraint(
-        CheckConstraint(is_state(c.state, *TaskState), name="taskqueue_state_known")
+    _check(table, "taskqueue_state_known", is_state(c.state, *TaskState))
+    _check(
+        table,
+        "taskqueue_lease_claimed",
+        c.lease_token.is_not(None) == is_state(c.state, TaskState.CLAIMED),
     )
-    table.append_constraint(
-        CheckConstraint(
-            c.lease_token.is_not(None) == is_state(c.state, TaskState.CLAIMED),
-            name="taskqueue_lease_claimed",
-        )
-    )
+
+
+def _check(table: Table, name: str, condition: ColumnElement[bool]) -> None:
+    existing = {str(constraint.name) for constraint in table.constraints}
+    constraint = CheckConstraint(condition, name=name)
+    table.append_constraint(constraint)
+    # Now the host's convention has woven its name, and counted characters where PostgreSQL
+    # counts bytes.
+    woven = str(constraint.name)
+    if woven in existing:
+        table.constraints.remove(constraint)  # a table that was reflected has it already
+    elif short_name(woven) != woven:
+        constraint.name = conv(short_name(woven))

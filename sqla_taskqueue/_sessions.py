@@ -44,7 +44,7 @@ class Caller(Protocol):
         ...
 
     def entities(
-        self, statement: Any, params: Any, *, route: Any = None, joins: bool = True
+        self, statement: Any, params: Any, *, route: Any = None, repeats: bool = True
     ) -> Sequence[Row[Any]]:
         """Run a statement whose rows begin with an entity, refreshing those already loaded.
 
@@ -52,7 +52,7 @@ class Caller(Protocol):
             statement: An ORM SELECT, or an UPDATE … RETURNING.
             params: Its parameters.
             route: The write that it belongs to.
-            joins: Whether the entity may load collections by joins, which repeat its rows.
+            repeats: Whether rows may repeat, as those of an entity with joined collections do.
         """
         ...
 
@@ -108,7 +108,7 @@ class SessionCaller:
         ).all()
 
     def entities(
-        self, statement: Any, params: Any, *, route: Any = None, joins: bool = True
+        self, statement: Any, params: Any, *, route: Any = None, repeats: bool = True
     ) -> Sequence[Row[Any]]:
         with nullcontext() if route is None else self._routed(route):
             result = self._session.execute(
@@ -117,7 +117,7 @@ class SessionCaller:
                 execution_options=_FRESH,
                 bind_arguments=self._bind(statement),
             )
-            return result.unique().all() if joins else result.all()
+            return result.unique().all() if repeats else result.all()
 
     @property
     def two_phase(self) -> bool:
@@ -148,14 +148,14 @@ class ConnectionCaller:
         params: Any,
         *,
         route: Any = None,  # noqa: ARG002 - a connection has nothing to route
-        joins: bool = True,
+        repeats: bool = True,
     ) -> Sequence[Row[Any]]:
         # Its end has no effect on the connection's transaction, which is not its own.
         with Session(
             self._connection, autoflush=False, join_transaction_mode="rollback_only"
         ) as session:
             result = session.execute(statement, params)
-            rows = result.unique().all() if joins else result.all()
+            rows = result.unique().all() if repeats else result.all()
             session.expunge_all()
         return rows
 
@@ -178,6 +178,7 @@ def caller(session: object, model: TaskModel[Any]) -> Caller:
     Raises:
         TypeError: It is neither a ``Session``, ``scoped_session`` nor ``Connection``.
     """
+    model.check_events()
     if isinstance(session, scoped_session):
         session = session()
     if isinstance(session, Session):

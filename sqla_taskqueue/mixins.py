@@ -178,7 +178,9 @@ class TaskEventMixin:
         """Make the table with the task's key in it; called by Declarative."""
         task = getattr(cls, "__task_model__", None)
         mapper = None if task is None else inspect(task, raiseerr=False)
-        table = table_of(mapper) if isinstance(mapper, Mapper) else None
+        table = None
+        if isinstance(mapper, Mapper) and mapper.inherits is None:
+            table = table_of(mapper) if issubclass(mapper.class_, TaskMixin) else None
         if table is None:
             message = f"{cls.__name__} must name a mapped task class in __task_model__"
             raise UnsupportedModel(message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from uuid import UUID
 
 from sqlalchemy import ARRAY, JSON, BigInteger, Column, Integer, SmallInteger, Uuid, inspect
-from sqlalchemy.orm import Mapper
+from sqlalchemy.orm import Mapper, selectinload
 from sqlalchemy.types import TypeDecorator
 
 from . import checks
@@ -126,6 +126,23 @@ class TaskModel(Generic[TaskT]):
             message = f"{self.cls.__name__} has two event classes: {names}"
             raise UnsupportedModel(message)
         return EventModel(inspect(found[0]), self.primary_key) if found else None
+
+    @cached_property
+    def unjoined(self) -> list[Any]:
+        """Loader options for UPDATE … RETURNING, which cannot join what the host loads by joins."""
+        return [
+            selectinload(relationship.class_attribute)
+            for relationship in self.mapper.relationships
+            if relationship.lazy in ("joined", False)
+        ]
+
+    def check_events(self) -> None:
+        """Refuse two event classes, before anything is sent.
+
+        Raises:
+            UnsupportedModel: Two event classes name this task class.
+        """
+        _ = self.events
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:

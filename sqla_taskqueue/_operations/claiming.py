@@ -55,7 +55,7 @@ def claim(
             **core.event(who.worker, detail, limit),
             "tq_limit": limit,
         },
-        joins=False,
+        repeats=False,
     )
     ordered = sorted(rows, key=lambda row: row.tq_position)
     return [_claimed(core, row, token, who, duration) for row in ordered]
@@ -110,7 +110,7 @@ def claim_task(
                 "tq_seen_attempt": looked.attempt,
                 "tq_seen_round": looked.round,
             },
-            joins=False,
+            repeats=False,
         )
         if rows:
             return _claimed(core, rows[0], token, who, duration)

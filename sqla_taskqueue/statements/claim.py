@@ -42,6 +42,7 @@ def claim(parts: Parts) -> Any:
         *parts.table.c,
         position.label(_POSITION),
     ).where(*parts.inside(), *conditions)
+    statement = statement.options(*parts.model.unjoined)
     if parts.model.events is not None:
         statement = statement.add_cte(parts.recorded(picked, EventType.CLAIMED, counted=ONE))
     return statement
@@ -122,6 +123,7 @@ def take(parts: Parts, found: Found) -> Any:
     ]
     attempt = c.attempt if renew else c.attempt + ONE
     statement = parts.set(_taken(attempt), parts.model.cls, *parts.table.c)
+    statement = statement.options(*parts.model.unjoined)
     if parts.model.events is None:
         return statement.where(*where)
     query: Select[Any] = select(*parts.key_and_counters()).where(*where)
