@@ -56,7 +56,9 @@ class postgresql_only(FunctionElement[bool]):  # noqa: N801 - as above
 
 @compiles(postgresql_only)
 @compiles(now)
-def _refuse_now(element: now, compiler: SQLCompiler, **_: Any) -> str:
+def _refuse(element: now | postgresql_only, compiler: SQLCompiler, **_: Any) -> str:
+    if compiler.dialect.name == "default":
+        return element.__class__.__name__  # str(statement), for people and for label names
     raise UnsupportedDialect(compiler.dialect.name)
 
 
