@@ -180,7 +180,7 @@ class TaskEventMixin:
         mapper = None if task is None else inspect(task, raiseerr=False)
         table = None
         if isinstance(mapper, Mapper) and mapper.inherits is None:
-            table = table_of(mapper) if issubclass(mapper.class_, TaskMixin) else None
+            table = table_of(mapper) if hasattr(task, "__scope__") else None
         if table is None:
             message = f"{cls.__name__} must name a mapped task class in __task_model__"
             raise UnsupportedModel(message)

@@ -129,11 +129,11 @@ class TaskModel(Generic[TaskT]):
 
     @cached_property
     def unjoined(self) -> list[Any]:
-        """Loader options for UPDATE … RETURNING, which cannot join what the host loads by joins."""
+        """Loader options for UPDATE … RETURNING, which has nothing to join to or to wrap."""
         return [
             selectinload(relationship.class_attribute)
             for relationship in self.mapper.relationships
-            if relationship.lazy in ("joined", False)
+            if relationship.lazy in ("joined", "subquery", False)
         ]
 
     def check_events(self) -> None:
