@@ -171,4 +171,4 @@ def test_a_unique_key_is_found_by_its_index(engine, host):
         session.rollback()
     asked = only([one for one in sent if one.text.startswith("SELECT")], "unique_key = %(")
     for mode in MODES:
-        assert index(host, "unique_key") in scans(explain(engine, asked, mode=mode), host.table)
+        assert index(host, "unique") in scans(explain(engine, asked, mode=mode), host.table)
