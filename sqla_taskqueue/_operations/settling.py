@@ -39,12 +39,18 @@ def heartbeat(
 ) -> Lease | Refused[Any]:
     """Extend a lease that is still the caller's."""
     target = held(core, "heartbeat", claim, id, key, holder)
-    # None: as long as before, which the row tells.
-    duration = None if lease is None else core.limits.clamp_lease(lease)
+    if lease is None and claim is not None:
+        lease = claim.lease.duration
+    params = {
+        # None: as long as before, which the row tells.
+        "tq_lease": None if lease is None else core.limits.clamp_lease(lease),
+        "tq_lease_min": core.limits.lease_min,
+        "tq_lease_default": core.limits.lease,
+    }
     caller.flush()
     statement = core.statements(lease_statements.heartbeat, target.by, target.fence)
     recorded = core.event(target.actor, target.detail) if core.model.is_board else {}
-    rows = caller.rows(statement, {**target.params, "tq_lease": duration, **recorded})
+    rows = caller.rows(statement, {**target.params, **params, **recorded})
     if not rows:
         looked = look(caller, core, target, lock=False, route=statement)
         return refuse(caller, core, target, looked, route=statement)

@@ -46,7 +46,10 @@ def heartbeat_many(
 ) -> list[Lease | Refused[Any]]:
     """Extend many leases; answers in the order of the claims."""
     given = list(claims)
-    duration = None if lease is None else core.limits.clamp_lease(lease)
+    leases = [
+        core.limits.clamp_lease(_checked(claim).lease.duration if lease is None else lease)
+        for claim in given
+    ]
 
     def lease_of(claim: Claim[Any], row: Any) -> Lease:
         return renewed(claim.lease.holder, row)
@@ -57,7 +60,7 @@ def heartbeat_many(
         "heartbeat_many",
         given,
         core.statements(statements.heartbeats),
-        params={"tq_lease": duration},
+        columns={"tq_sent_lease": leases},
         answer=lease_of,
     )
 
@@ -102,7 +105,7 @@ def fail_many(
     if len(texts) != len(given):
         raise InvalidArgument("errors", len(texts), f"there are {len(given)} claims")
     policy = retry or core.retry
-    delays = [checks.duration("retry", policy.delay(claim.attempt)) for claim in given]
+    delays = [checks.duration("retry", policy.delay(_checked(claim).attempt)) for claim in given]
     details = [encode({"error": clean_text(text, core.limits.event_error)}) for text in texts]
     return _settle(
         caller,
@@ -132,7 +135,6 @@ def _settle(
     statement: Any,
     *,
     answer: Callable[[Claim[Any], Any], AnswerT],
-    params: dict[str, Any] | None = None,
     columns: dict[str, list[Any]] | None = None,
     again: TaskState | None = None,
 ) -> list[Any]:
@@ -155,7 +157,6 @@ def _settle(
                     name: [values[index] for index in chunk]
                     for name, values in (columns or {}).items()
                 },
-                **(params or {}),
                 **_event(core, claims, chunk),
             },
         )
@@ -200,9 +201,18 @@ def _look(
     return {_key(core, row): (looked_at(core, row), tasks.get(_key(core, row))) for row in facts}
 
 
-def _name(core: QueueCore[Any], claim: Claim[Any]) -> _Name:
+def _checked(claim: Claim[Any]) -> Claim[Any]:
+    """Return what must be a claim.
+
+    Raises:
+        InvalidArgument: It is something else.
+    """
     if not isinstance(claim, Claim):
         raise InvalidArgument("claims", claim, "takes Claims")
+    return claim
+
+
+def _name(core: QueueCore[Any], claim: Claim[Any]) -> _Name:
     return tuple(core.model.key_values(claim.id, claim.scope)), claim.lease.token
 
 

@@ -331,8 +331,14 @@ class Parts:
 
 
 def renewed_end(parts: Parts) -> ColumnElement[Any]:
-    """Return the end of a renewed lease: as long as before, if the bind is NULL."""
-    as_before = parts.c.lease_expires_at - parts.c.heartbeat_at
+    """Return the end of a renewed lease: as long as before, if the bind is NULL.
+
+    A deadline that was moved by hand, into the past say, tells no length: then the default.
+    """
+    before = parts.c.lease_expires_at - parts.c.heartbeat_at
+    as_before = case(
+        (before >= bind("lease_min", Interval), before), else_=bind("lease_default", Interval)
+    )
     return now() + func.coalesce(bind("lease", Interval), as_before)
 
 

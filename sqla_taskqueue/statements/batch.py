@@ -33,7 +33,7 @@ from .._schema import is_state
 from ..dialects import now, or_nothing
 from ..models import sql_default
 from ..states import ENDED, LIVE, EventType, TaskState
-from ._parts import NO_LEASE, NULL, Parts, arrays, bind, event_type, renewed_end, state
+from ._parts import NO_LEASE, NULL, Parts, arrays, bind, event_type, state
 from .lease import LOOKED_AT, no_attempt_left, remaining_columns
 
 Identity = Literal["id", "key", "unique_key"]
@@ -188,12 +188,12 @@ def _recorded(parts: Parts, statement: Any, picked: CTE, event: Any, detail: Any
 
 def heartbeats(parts: Parts) -> Any:
     """Extend the leases that the sent claims still hold."""
-    picked = _held(parts, {})
+    picked = _held(parts, {"lease": Interval()})
     statement = _write(
         parts,
         picked,
         {
-            "lease_expires_at": renewed_end(parts),
+            "lease_expires_at": now() + picked.c.tq_lease,
             "heartbeat_at": now(),
             "updated_at": parts.c.updated_at,
         },
