@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from .. import checks
-from ..models import value_of
 from ..statements import claim as statements
 from ..statements import lease as lease_statements
 from ..states import TaskState
@@ -149,17 +148,17 @@ def _lease_params(token: UUID, who: Holder, duration: timedelta) -> dict[str, An
 def _claimed(
     core: QueueCore[Any], row: Any, token: UUID, who: Holder, duration: timedelta
 ) -> Claim[Any]:
-    columns = core.model.table.c
+    key = core.model.primary_key
     return Claim(
-        id=core.model.identity_of(row),
+        id=core.model.identity([getattr(row, f"tq_{column.key}") for column in key]),
         queue=core.name,
         scope=dict(core.scope),
-        name=value_of(row, columns.name),
-        payload=value_of(row, columns.payload),
-        attempt=value_of(row, columns.attempt),
-        max_attempts=value_of(row, columns.max_attempts),
-        key=value_of(row, columns.key),
-        lease=Lease(token, who, value_of(row, columns.lease_expires_at), duration),
+        name=row.tq_name,
+        payload=row.tq_payload,
+        attempt=row.tq_attempt,
+        max_attempts=row.tq_max_attempts,
+        key=row.tq_key,
+        lease=Lease(token, who, row.tq_lease_expires_at, duration),
         task=row[0],
     )
 

@@ -49,6 +49,9 @@ Fence = Literal["token", "holder", "live"]
 NULL: ColumnElement[Any] = literal_column("NULL")
 ONE: ColumnElement[int] = literal_column("1", Integer)
 
+CLAIMED = ("name", "payload", "attempt", "max_attempts", "key", "lease_expires_at")
+"""Columns that a claim's value shows, beside the primary key."""
+
 NO_LEASE: dict[str, Any] = {"lease_token": NULL, "lease_expires_at": NULL}
 """What every end of a claim sets; an ended task keeps its holder."""
 NO_HOLDER: dict[str, Any] = {**NO_LEASE, "claimed_by": NULL, "claimed_session": NULL}
@@ -272,6 +275,15 @@ class Parts:
     def _made_columns(events: EventModel) -> list[Column[Any]]:
         """Return the columns of an event whose values are made in Python, one for each."""
         return [events.table.c.id, *events.defaults]
+
+    def entity(self) -> list[Any]:
+        """Return the entity, and under labels what becomes of the claim's value.
+
+        Labels, because SQLAlchemy 2.0 reads the columns of a class with children from the wrong
+        places when they are returned twice under one name.
+        """
+        labelled = [*self.model.primary_key, *(self.c[name] for name in CLAIMED)]
+        return [self.model.cls, *(of.label(f"tq_{of.key}") for of in labelled)]
 
     @property
     def answer(self) -> list[ColumnElement[Any]]:

@@ -38,8 +38,7 @@ def claim(parts: Parts) -> Any:
     conditions, position = parts.match(picked)
     statement = parts.set(
         _taken(parts.c.attempt + ONE),
-        parts.model.cls,
-        *parts.table.c,
+        *parts.entity(),
         position.label(_POSITION),
     ).where(*parts.inside(), *conditions)
     statement = statement.options(*parts.model.unjoined)
@@ -122,7 +121,7 @@ def take(parts: Parts, found: Found) -> Any:
         c.round == bind("seen_round", Integer),
     ]
     attempt = c.attempt if renew else c.attempt + ONE
-    statement = parts.set(_taken(attempt), parts.model.cls, *parts.table.c)
+    statement = parts.set(_taken(attempt), *parts.entity())
     statement = statement.options(*parts.model.unjoined)
     if parts.model.events is None:
         return statement.where(*where)
