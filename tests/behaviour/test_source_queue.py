@@ -251,7 +251,7 @@ async def test_a_heartbeat_is_noted_and_extends_the_lease(work, twin):
     await work.enqueue(task_id, "p1", "coder")
     await work.claim("p1", "coder", "w1")
     silence(twin, task_id, 200)
-    twin.sql("UPDATE tasks SET lease_expires_at = lease_expires_at - interval '200 s'")
+    twin.sql("UPDATE tasks SET lease_expires_at = heartbeat_at + interval '300 s'")
     [before] = twin.sql("SELECT * FROM tasks")
     assert await work.heartbeat(task_id, "w1")
     [after] = twin.sql("SELECT * FROM tasks")
