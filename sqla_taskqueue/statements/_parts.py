@@ -34,7 +34,9 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy import column as sql_column
+from sqlalchemy import table as sql_table
 from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
 from .._schema import is_state
 from ..dialects import StoredJSON, array_of, now
@@ -56,6 +58,14 @@ NO_LEASE: dict[str, Any] = {"lease_token": NULL, "lease_expires_at": NULL}
 """What every end of a claim sets; an ended task keeps its holder."""
 NO_HOLDER: dict[str, Any] = {**NO_LEASE, "claimed_by": NULL, "claimed_session": NULL}
 """What a return to the queue sets."""
+
+
+for _write in (insert, postgresql_insert, update, delete):
+    # When a session first runs a write, SQLAlchemy makes an annotated twin of the statement's
+    # class, in two steps. A thread that takes the twin between them finds a class that may not
+    # be cached, and then no statement of that class is, as long as the process lives. Made here,
+    # under the lock of the import, the twins are whole before any thread can look.
+    _write(sql_table("tq_any"))._annotate({})  # noqa: SLF001 - there is no public way
 
 
 def bind(name: str, type_: Any) -> ColumnElement[Any]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from functools import cache
 
 import pytest
@@ -377,6 +379,29 @@ def test_every_statement_compiles_and_is_cached(model):
     for name, statement in BUILT[model.cls].all().items():
         assert all(sql_of(statement, dialect) for dialect in DIALECTS), name
         assert statement._generate_cache_key() is not None, name
+
+
+ANNOTATED = """
+import sqla_taskqueue
+from sqlalchemy import Delete, Insert, Update
+from sqlalchemy.sql.annotation import annotated_classes
+
+made_by_the_import = set(annotated_classes)
+from tests.unit.test_statements import BUILT
+
+kinds = {type(s) for built in BUILT.values() for s in built.all().values()}
+writes = {kind for kind in kinds if issubclass(kind, (Delete, Insert, Update))}
+assert {kind.__name__ for kind in writes} == {"Delete", "Insert", "Update"}, kinds
+assert writes <= made_by_the_import, writes - made_by_the_import
+"""
+
+
+def test_the_import_makes_the_annotated_class_of_every_write():
+    """Else two threads that write first may switch off SQLAlchemy's cache for the whole process."""
+    done = subprocess.run(
+        [sys.executable, "-c", ANNOTATED], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_walk_reaches_every_part():
