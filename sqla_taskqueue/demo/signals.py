@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def kept_from_children() -> Generator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    # The first child of multiprocessing starts this helper, which ends by unblocking SIGINT.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -60,12 +60,19 @@ NO_HOLDER: dict[str, Any] = {**NO_LEASE, "claimed_by": NULL, "claimed_session": 
 """What a return to the queue sets."""
 
 
-for _write in (insert, postgresql_insert, update, delete):
-    # When a session first runs a write, SQLAlchemy makes an annotated twin of the statement's
-    # class, in two steps. A thread that takes the twin between them finds a class that may not
-    # be cached, and then no statement of that class is, as long as the process lives. Made here,
-    # under the lock of the import, the twins are whole before any thread can look.
-    _write(sql_table("tq_any"))._annotate({})  # noqa: SLF001 - there is no public way
+def _make_annotated_classes() -> None:
+    """Make SQLAlchemy's annotated twin of each class of writes before any thread needs one.
+
+    A session makes it at its first write, in two steps, without a lock. A thread that takes the
+    twin between them finds a class that may not be cached, and from then on no statement of the
+    class is, as long as the process lives. An import has a lock.
+    """
+    for write in (insert, postgresql_insert, update, delete):
+        # There is no public way.
+        write(sql_table("tq_any"))._annotate({})  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+
+
+_make_annotated_classes()
 
 
 def bind(name: str, type_: Any) -> ColumnElement[Any]:
