@@ -69,7 +69,7 @@ class QueueCore(Generic[TaskT]):
         bound: QueueCore[TaskT] = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
         bound.scope = {**self.scope, **values}
-        for derived in ("inside", "bound"):
+        for derived in ("inside", "scope_columns", "bound"):
             bound.__dict__.pop(derived, None)
         return bound
 
@@ -84,6 +84,11 @@ class QueueCore(Generic[TaskT]):
             "tq_queue": self.name,
             **{f"tq_scope_{name}": value for name, value in scope.items()},
         }
+
+    @cached_property
+    def scope_columns(self) -> dict[str, Any]:
+        """The bound scope values by column key, for an INSERT."""
+        return {self.model.scope[name].key: value for name, value in self.scope.items()}
 
     @cached_property
     def bound(self) -> tuple[str, ...]:

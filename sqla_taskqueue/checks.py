@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from .errors import InvalidArgument
-from .payloads import clean_text
+from .payloads import text_problem
 
 _SMALLINT = 1 << 15
 _INTEGER = 1 << 31
@@ -30,7 +30,7 @@ def text(
         value = value.strip()
     if not (value or empty):
         raise InvalidArgument(argument, value, "must not be empty")
-    if clean_text(value) != value:
+    if text_problem(value) is not None:
         raise InvalidArgument(argument, value, "contains NUL or a lone surrogate")
     if characters is not None and len(value) > characters:
         raise InvalidArgument(

@@ -50,10 +50,10 @@ def check_value(argument: str, column: Column[Any], value: Any) -> None:
         checks.text(argument, value, empty=True)
         if isinstance(column.type, Uuid):
             _check_uuid(argument, value)
-        return
-    bits = next((b for of, b in _BITS.items() if isinstance(column.type, of)), None)
-    if bits is not None:
-        checks.whole(argument, value, least=-(1 << bits), most=(1 << bits) - 1)
+    elif isinstance(value, int):
+        bits = next((b for of, b in _BITS.items() if isinstance(column.type, of)), None)
+        if bits is not None:
+            checks.whole(argument, value, least=-(1 << bits), most=(1 << bits) - 1)
 
 
 def _check_uuid(argument: str, value: str) -> None:
@@ -109,6 +109,7 @@ class TaskModel(Generic[TaskT]):
             self.mapper, key_scope_names(cls), "__key_scope__"
         )
         self.primary_key: tuple[Column[Any], ...] = tuple(self.table.primary_key)
+        self.key_names: tuple[str, ...] = tuple(column.key for column in self.primary_key)
         self.is_board: bool = issubclass(cls, BoardMixin)
 
     @cached_property
@@ -260,8 +261,14 @@ class TaskModel(Generic[TaskT]):
 
     def with_defaults(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return *row* with the Python-side defaults of the columns it lacks, evaluated for it."""
-        missing = [column for column in self._python_defaults if column.key not in row]
-        return {**row, **{column.key: evaluate(column.default, row) for column in missing}}
+        return {
+            **row,
+            **{
+                column.key: evaluate(column.default, row)
+                for column in self._python_defaults
+                if column.key not in row
+            },
+        }
 
     def fits_arrays(self, keys: Iterable[str]) -> bool:
         """Tell whether values of these columns can travel as arrays, one per column."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidPayload, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 JSONValue = dict[str, Any] | list[Any] | str | int | float | bool | None
 """What JSON can express, as ``json.loads`` returns it."""
@@ -46,9 +46,13 @@ def check_payload(argument: str, value: Any, limit: int) -> None:
     Raises:
         InvalidPayload: Something cannot be stored; the message says where and why.
     """
-    _Checker(argument, limit).check(argument, value, ())
+    _Checker(argument, limit).check(value, None, ())
     if (size := json_size(value)) > limit:
         raise InvalidPayload(argument, value, f"is {size:,} bytes of JSON; the limit is {limit:,}")
+
+
+_Place = tuple["_Place | None", Any]
+"""Where a value was found: the place of its container, and the index or key there."""
 
 
 class _Checker:
@@ -61,8 +65,8 @@ class _Checker:
         # more of them than there is memory for.
         self._left = limit
 
-    def check(self, path: str, value: Any, within: tuple[int, ...]) -> None:
-        """Refuse *value*, found at *path* inside the containers *within*, if need be."""
+    def check(self, value: Any, place: _Place | None, within: tuple[int, ...]) -> None:
+        """Refuse *value*, found at *place* inside the containers *within*, if need be."""
         self._left -= 1
         if self._left < 0:
             problem = f"has too many values for {self._limit:,} bytes of JSON"
@@ -72,11 +76,11 @@ class _Checker:
             case None | bool():
                 return
             case str():
-                flaw = _text_problem(value)
+                flaw = text_problem(value)
             case int():
                 if not -_MAX_WHOLE < value < _MAX_WHOLE:
                     # Such a number may be too long even for repr().
-                    problem = f"{path} has more than {MAX_DIGITS:,} digits"
+                    problem = f"{self._path(place)} has more than {MAX_DIGITS:,} digits"
                     raise InvalidPayload(self._argument, "…", problem)
             case float():
                 flaw = None if math.isfinite(value) else "is not a finite number"
@@ -86,29 +90,38 @@ class _Checker:
                 flaw = f"nests deeper than {MAX_DEPTH} levels"
             case list() | tuple():
                 inner = (*within, id(value))
-                for index, item in enumerate(cast("Sequence[Any]", value)):
-                    self.check(f"{path}[{index}]", item, inner)
+                for index, item in enumerate(value):
+                    self.check(item, (place, index), inner)
             case dict():
-                flaw = self._check_object(path, cast("Mapping[Any, Any]", value), within)
+                flaw = self._check_object(value, place, within)
             case _:
                 flaw = f"is a {type(value).__name__}, which JSON cannot express"
         if flaw is not None:
-            raise InvalidPayload(self._argument, value, f"{path} {flaw}")
+            raise InvalidPayload(self._argument, value, f"{self._path(place)} {flaw}")
 
     def _check_object(
-        self, path: str, value: Mapping[Any, Any], within: tuple[int, ...]
+        self, value: Mapping[Any, Any], place: _Place | None, within: tuple[int, ...]
     ) -> str | None:
         inner = (*within, id(value))
         for key, item in value.items():
             if not isinstance(key, str):
                 return f"has the key {shorten(key)}, which is not text"
-            if (flaw := _text_problem(key)) is not None:
+            if (flaw := text_problem(key)) is not None:
                 return f"has the key {shorten(key)}, which {flaw}"
-            self.check(f"{path}[{shorten(key)}]", item, inner)
+            self.check(item, (place, key), inner)
         return None
 
+    def _path(self, place: _Place | None) -> str:
+        """Return a place in words, which only a refusal needs."""
+        steps: list[str] = []
+        while place is not None:
+            place, step = place
+            steps.append(f"[{shorten(step)}]")
+        return "".join([self._argument, *reversed(steps)])
 
-def _text_problem(text: str) -> str | None:
+
+def text_problem(text: str) -> str | None:
+    """Return why PostgreSQL cannot store *text*, or None."""
     if "\x00" in text:
         return "contains NUL (U+0000), which PostgreSQL cannot store"
     try:
@@ -122,7 +135,7 @@ def clean_text(text: str, limit: int | None = None) -> str:
     """Return *text* storable: NUL and lone surrogates replaced by U+FFFD, cut at *limit*."""
     if limit is not None and len(text) > limit:
         text = text[: limit - 1] + "…"
-    if _text_problem(text) is None:
+    if text_problem(text) is None:
         return text
     return "".join(
         _REPLACEMENT if character == "\x00" or "\ud800" <= character <= "\udfff" else character
@@ -164,14 +177,14 @@ class _Cleaner:
                 return "…"
             case list() | tuple():
                 inner = (*within, id(value))
-                return [self.clean(item, inner) for item in cast("Sequence[Any]", value)]
+                return [self.clean(item, inner) for item in value]
             case dict():
                 inner = (*within, id(value))
                 return {
                     clean_text(key if isinstance(key, str) else safe_str(key)): self.clean(
                         item, inner
                     )
-                    for key, item in cast("Mapping[Any, Any]", value).items()
+                    for key, item in value.items()
                 }
             case _:
                 return clean_text(safe_str(value), 1_000)

@@ -44,8 +44,17 @@ class NewTask:
         return self.columns["unique_key"]  # type: ignore[no-any-return]
 
 
+def checked_actor(core: QueueCore[Any], actor: str | None) -> str | None:
+    """Return who enqueues, if anybody says so.
+
+    Raises:
+        InvalidArgument: It is out of range.
+    """
+    return None if actor is None else checks.text("actor", actor, size=core.limits.name)
+
+
 def new_task(core: QueueCore[Any], spec: TaskSpec, actor: str | None) -> NewTask:
-    """Check a spec and return the row that it becomes.
+    """Check a spec and return the row that it becomes; the actor is checked already.
 
     Raises:
         InvalidArgument: Something is out of range, unknown or missing.
@@ -55,14 +64,9 @@ def new_task(core: QueueCore[Any], spec: TaskSpec, actor: str | None) -> NewTask
     if spec.run_at is not None and spec.delay is not None:
         raise InvalidArgument("delay", spec.delay, "give run_at= or delay=, not both")
 
-    def optional(argument: str, value: str | None) -> str | None:
-        if value is None:
-            return None
-        return checks.text(argument, value, characters=limits.key, trim=True)
-
     columns: dict[str, Any] = {
-        **model.host_values(spec.values or {}),
-        **{model.scope[name].key: value for name, value in core.scope.items()},
+        **(model.host_values(spec.values) if spec.values else {}),
+        **core.scope_columns,
         "queue": core.name,
         "name": checks.text("name", spec.name, size=limits.name, empty=True),
         "payload": spec.payload,
@@ -70,9 +74,9 @@ def new_task(core: QueueCore[Any], spec: TaskSpec, actor: str | None) -> NewTask
         "max_attempts": limits.max_attempts
         if spec.max_attempts == "default"
         else checks.max_attempts(spec.max_attempts),
-        "key": optional("key", spec.key),
-        "unique_key": optional("unique_key", spec.unique_key),
-        "created_by": None if actor is None else checks.text("actor", actor, size=limits.name),
+        "key": _key(core, "key", spec.key),
+        "unique_key": _key(core, "unique_key", spec.unique_key),
+        "created_by": actor,
     }
     id_values = None
     if spec.id is not None:
@@ -85,3 +89,9 @@ def new_task(core: QueueCore[Any], spec: TaskSpec, actor: str | None) -> NewTask
         None if spec.run_at is None else checks.moment("run_at", spec.run_at),
         _NOW if spec.delay is None else checks.duration("delay", spec.delay),
     )
+
+
+def _key(core: QueueCore[Any], argument: str, value: str | None) -> str | None:
+    if value is None:
+        return None
+    return checks.text(argument, value, characters=core.limits.key, trim=True)

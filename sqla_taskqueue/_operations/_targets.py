@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,22 +20,34 @@ class Target:
     """One task, as the caller names it.
 
     Attributes:
-        by: Whether by id or by key.
         fence: What the write demands of the row.
         params: Parameters of the name and the fence, queue and scope.
-        subject: The name in sentences.
+        id: The primary key, if the caller gave that.
         actor: Who acts, for the record.
         holder: Who claims to hold the task; None for operators.
         claim: The claim, in the token form.
     """
 
-    by: By
     fence: Fence
     params: dict[str, Any]
-    subject: str
+    id: Any
     actor: str | None = None
     holder: Holder | None = None
     claim: Claim[Any] | None = None
+
+    @property
+    def by(self) -> By:
+        """Whether the task is named by id or by key."""
+        return "key" if self.id is None else "id"
+
+    @property
+    def subject(self) -> str:
+        """The name in sentences."""
+        key = self.params.get("tq_key") if self.claim is None else self.claim.key
+        if key:
+            return f"task {key!r}"
+        id: Any = self.id  # noqa: A001
+        return f"task {shorten(id) if isinstance(id, str | tuple) else id}"
 
     @property
     def detail(self) -> dict[str, Any]:
@@ -50,24 +62,21 @@ def by_name(
     key: str | None,
     *,
     actor: str | None = None,
-    scope: Mapping[str, Any] | None = None,
+    partial: bool = False,
 ) -> Target:
-    """Return the target of an operator's call: ``id=`` or ``key=``, without a fence."""
-    if (id is None) == (key is None):
-        raise InvalidArgument(operation, {"id": id, "key": key}, "name the task by id= or by key=")
+    """Return the target of an operator's call: ``id=`` or ``key=``, without a fence.
+
+    Args:
+        core: The queue.
+        operation: The method, for messages.
+        id: The primary key, or None.
+        key: The key, or None.
+        actor: Who acts.
+        partial: Whether scope columns may have no value.
+    """
     if actor is not None:
         actor = checks.text("actor", actor, size=core.limits.name)
-    if scope is None:
-        core.need_scope(operation)
-        scope = core.scope
-    params = core.inside_of(scope)
-    if key is not None:
-        params["tq_key"] = checks.text("key", key, characters=core.limits.key, trim=True)
-        return Target("key", "live", params, f"task {params['tq_key']!r}", actor)
-    for index, value in enumerate(core.model.key_values(id, scope)):
-        params[f"tq_pk_{index}"] = value
-    shown = shorten(id) if isinstance(id, str | tuple) else str(id)
-    return Target("id", "live", params, f"task {shown}", actor)
+    return Target("live", _named(core, operation, id, key, partial=partial), id, actor)
 
 
 def held(
@@ -84,16 +93,10 @@ def held(
             raise InvalidArgument(
                 operation, None, "give it a Claim, or id= or key= together with holder="
             )
-        named = by_name(core, operation, id, key)
+        params = _named(core, operation, id, key)
         who = Holder.of(holder, core.limits.name)
-        return Target(
-            named.by,
-            "holder",
-            {**named.params, "tq_worker": who.worker, "tq_session": who.session},
-            named.subject,
-            who.worker,
-            who,
-        )
+        params |= {"tq_worker": who.worker, "tq_session": who.session}
+        return Target("holder", params, id, who.worker, who)
     if not isinstance(claim, Claim):
         raise InvalidArgument(
             operation, claim, f"takes a Claim, not a {type(claim).__name__}; name a task by id="
@@ -102,22 +105,66 @@ def held(
         raise InvalidArgument(
             operation, claim, "a Claim says it all: leave out id=, key= and holder="
         )
-    if claim.queue != core.name or any(
-        claim.scope.get(name) != value for name, value in core.scope.items()
-    ):
+    _check_origin(core, operation, claim)
+    return of_claim(core, claim)
+
+
+def of_claim(core: QueueCore[Any], claim: Claim[Any]) -> Target:
+    """Return the target of a checked claim."""
+    params = _by_id(core, claim.id, claim.scope)
+    params["tq_token"] = claim.lease.token
+    who = claim.lease.holder
+    return Target("token", params, claim.id, who.worker, who, claim)
+
+
+def checked_claims(core: QueueCore[Any], claims: Iterable[Claim[Any]]) -> list[Claim[Any]]:
+    """Return the claims of a batch, each of this queue and scope.
+
+    Raises:
+        InvalidArgument: One is something else.
+    """
+    given = list(claims)
+    for claim in given:
+        if not isinstance(claim, Claim):
+            raise InvalidArgument("claims", claim, f"takes Claims, not a {type(claim).__name__}")
+        _check_origin(core, "claims", claim)
+    return given
+
+
+def _check_origin(core: QueueCore[Any], argument: str, claim: Claim[Any]) -> None:
+    if claim.queue != core.name or not core.scope.items() <= claim.scope.items():
         raise InvalidArgument(
-            operation,
+            argument,
             claim,
             f"the claim is of queue {claim.queue!r}, scope {claim.scope!r}, not of "
             f"{core.name!r}, {core.scope!r}",
         )
-    named = by_name(core, operation, claim.id, None, scope=claim.scope)
-    return Target(
-        "id",
-        "token",
-        {**named.params, "tq_token": claim.lease.token},
-        f"task {claim.key!r}" if claim.key else named.subject,
-        claim.lease.holder.worker,
-        claim.lease.holder,
-        claim,
-    )
+
+
+def _named(
+    core: QueueCore[Any],
+    operation: str,
+    id: Any,  # noqa: A002
+    key: str | None,
+    *,
+    partial: bool = False,
+) -> dict[str, Any]:
+    """Return the parameters of the queue, its scope, and a task that is named in it."""
+    if (id is None) == (key is None):
+        raise InvalidArgument(operation, {"id": id, "key": key}, "name the task by id= or by key=")
+    if not partial:
+        core.need_scope(operation)
+    if key is None:
+        return _by_id(core, id, core.scope)
+    return {
+        **core.inside,
+        "tq_key": checks.text("key", key, characters=core.limits.key, trim=True),
+    }
+
+
+def _by_id(core: QueueCore[Any], id: Any, scope: Mapping[str, Any]) -> dict[str, Any]:  # noqa: A002
+    """Return the parameters of the queue, a scope, and a task's primary key."""
+    params = core.inside_of(scope)
+    for number, value in enumerate(core.model.key_values(id, scope)):
+        params[f"tq_pk_{number}"] = value
+    return params

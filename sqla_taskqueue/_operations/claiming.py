@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -56,7 +57,7 @@ def claim(
         },
         repeats=False,
     )
-    ordered = sorted(rows, key=lambda row: row.tq_position)
+    ordered = sorted(rows, key=attrgetter("tq_position"))
     return [_claimed(core, row, token, who, duration) for row in ordered]
 
 

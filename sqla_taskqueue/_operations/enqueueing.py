@@ -13,7 +13,7 @@ from ..models import value_of
 from ..statements import enqueue as statements
 from ..states import EventType, TaskState
 from ..values import Enqueued, TaskSpec
-from ._rows import NewTask, new_task
+from ._rows import NewTask, checked_actor, new_task
 from ._wakeups import wake
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def enqueue(
     core.need_scope("enqueue")
     if if_exists not in ("return", "raise"):
         raise InvalidArgument("if_exists", if_exists, "must be 'return' or 'raise'")
+    actor = checked_actor(core, actor)
     new = new_task(core, spec, actor)
     caller.flush()
     return insert_or_find(caller, core, new, actor, if_exists)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidArgument
 from ..models import value_of
@@ -13,7 +13,7 @@ from ..payloads import encode
 from ..statements import batch as statements
 from ..states import TaskState
 from ..values import Enqueued, TaskSpec
-from ._rows import NewTask, new_task
+from ._rows import NewTask, checked_actor, new_task
 from ._wakeups import wake
 from .enqueueing import TRIES, explained, insert_or_explain, insert_or_find
 
@@ -27,14 +27,18 @@ _CHUNK = 2_000
 """Rows of one statement: what bounds the memory of its arrays."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(NamedTuple):
     """What rows must have in common to go into one statement."""
 
-    columns: tuple[str, ...]
+    columns: frozenset[str]
     due: statements.Due
     recognisable: bool
     """Whether a row that comes back tells which one it is."""
+
+    def insert(self, core: QueueCore[Any], on_conflict: statements.OnConflict) -> Any:
+        """Return the statement."""
+        columns = tuple(sorted(self.columns))
+        return core.statements(statements.insert_tasks, columns, self.due, on_conflict)
 
 
 Batch = list[tuple[int, NewTask]]
@@ -45,6 +49,7 @@ def enqueue_many(
 ) -> list[Enqueued]:
     """Insert a task for each spec, or find the one that it names."""
     core.need_scope("enqueue_many")
+    actor = checked_actor(core, actor)
     batches: defaultdict[_Shape, Batch] = defaultdict(list)
     size = 0
     for index, spec in enumerate(specs):
@@ -58,7 +63,7 @@ def enqueue_many(
     caller.flush()
     for shape, batch in batches.items():
         # In key order: two batches that share keys must not deadlock.
-        batch.sort(key=lambda numbered: (numbered[1].key or "", numbered[1].unique_key or ""))
+        batch.sort(key=_keys)
         for start in range(0, len(batch), _CHUNK):
             chunk = batch[start : start + _CHUNK]
             if not core.model.fits_arrays(shape.columns):
@@ -70,12 +75,18 @@ def enqueue_many(
     return [answers[index] for index in range(size)]
 
 
+def _keys(numbered: tuple[int, NewTask]) -> tuple[str, str]:
+    columns = numbered[1].columns
+    return columns["key"] or "", columns["unique_key"] or ""
+
+
 def _shape(core: QueueCore[Any], new: NewTask) -> _Shape:
-    identified = all(column.key in new.columns for column in core.model.primary_key)
+    columns = frozenset(new.columns)
+    identified = columns.issuperset(core.model.key_names)
     return _Shape(
-        tuple(sorted(new.columns)),
-        due="now" if new.run_at is None and not new.delay else "given",
-        recognisable=identified or new.key is not None or new.unique_key is not None,
+        columns,
+        "now" if new.run_at is None and not new.delay else "given",
+        identified or new.key is not None or new.unique_key is not None,
     )
 
 
@@ -83,13 +94,13 @@ def _insert(
     caller: Caller, core: QueueCore[Any], shape: _Shape, batch: Batch, actor: str | None
 ) -> dict[int, Enqueued]:
     """Insert rows that tell which they are, passing over those that exist already."""
-    statement = core.statements(statements.insert_tasks, shape.columns, shape.due, "nothing")
+    statement = shape.insert(core, "nothing")
     answers: dict[int, Enqueued] = {}
     pending = batch
     for _ in range(TRIES):
         returned = caller.rows(statement, _arrays(core, shape, pending))
         _record(caller, core, returned, actor, statement)
-        answers |= _match(core, pending, returned, created=True)
+        answers |= _made(core, shape, pending, returned)
         pending = [numbered for numbered in pending if numbered[0] not in answers]
         if pending:
             answers |= _existing(caller, core, pending, statement)
@@ -106,7 +117,7 @@ def _insert_all(
 
     They come back in the order of the arrays; if some could be missing, nothing would say which.
     """
-    statement = core.statements(statements.insert_tasks, shape.columns, shape.due, "raise")
+    statement = shape.insert(core, "raise")
     with explained(caller, core, statement):
         returned = caller.rows(statement, _arrays(core, shape, batch))
     _record(caller, core, returned, actor, statement)
@@ -131,37 +142,38 @@ def _arrays(core: QueueCore[Any], shape: _Shape, batch: Batch) -> dict[str, Any]
     return arrays
 
 
-def _match(
-    core: QueueCore[Any], pending: Batch, returned: Sequence[Any], *, created: bool
+def _made(
+    core: QueueCore[Any], shape: _Shape, pending: Batch, returned: Sequence[Any]
 ) -> dict[int, Enqueued]:
-    """Pair rows of the database with those that were sent.
+    """Pair inserted rows with those that were sent; of two alike the first was inserted."""
+    names = core.model.key_names
+    if shape.columns.issuperset(names):
+        of_new, of_row = itemgetter(*names), itemgetter(*range(len(names)))
+    else:
+        of_new, of_row = itemgetter("key", "unique_key"), itemgetter(-2, -1)
+    rows = {of_row(row): row for row in returned}
+    return {
+        index: _enqueued(core, row, created=True)
+        for index, new in pending
+        if (row := rows.pop(of_new(new.columns), None)) is not None
+    }
 
-    Each inserted row answers the first of those that named it; an existing one answers all.
-    """
-    rows = {name: row for row in returned for name in _row_names(core, row)}
+
+def _found(core: QueueCore[Any], pending: Batch, rows: Sequence[Any]) -> dict[int, Enqueued]:
+    """Pair rows that existed before with those that named them; one may answer several."""
+    by_name = {name: row for row in rows for name in _row_names(core, row)}
     answers: dict[int, Enqueued] = {}
     for index, new in pending:
-        name = next(
-            (name for name in _names(core, new, existing=not created) if name in rows), None
-        )
-        if name is not None:
-            row = rows[name]
-            answers[index] = _enqueued(core, row, created=created)
-            if created:
-                for taken in _row_names(core, row):
-                    rows.pop(taken, None)
+        for name in _names(new):
+            if name in by_name:
+                answers[index] = _enqueued(core, by_name[name], created=False)
+                break
     return answers
 
 
-def _names(core: QueueCore[Any], new: NewTask, *, existing: bool) -> list[Hashable]:
-    """Return what names a row: its primary key, key and unique key.
-
-    A primary key that was made here names no row that existed before.
-    """
-    names: list[Hashable] = []
-    key = [new.columns.get(column.key) for column in core.model.primary_key]
-    if new.id_values is not None or (not existing and None not in key):
-        names.append(("id", *key))
+def _names(new: NewTask) -> list[Hashable]:
+    """Return what may name an existing row: an id that the caller gave, key and unique key."""
+    names: list[Hashable] = [] if new.id_values is None else [("id", *new.id_values)]
     names += [
         (by, value)
         for by, value in (("key", new.key), ("unique_key", new.unique_key))
@@ -198,7 +210,7 @@ def _existing(
     for by, params in wanted:
         query = core.statements(statements.existing_tasks, by)
         found = caller.rows(query, {**core.inside, **params}, route=route)
-        answers = _match(core, pending, found, created=False) | answers
+        answers = _found(core, pending, found) | answers
     return answers
 
 

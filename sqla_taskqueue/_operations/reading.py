@@ -30,7 +30,7 @@ def get(
     """Return one task as it is now, or None."""
     if key is not None:
         core.need_scope("get(key=…)")
-    target = by_name(core, "get", id, key, scope=core.scope)
+    target = by_name(core, "get", id, key, partial=True)
     caller.flush()
     statement = core.statements(statements.get, core.bound, target.by)
     rows = caller.entities(statement, target.params)

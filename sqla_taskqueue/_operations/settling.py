@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .. import checks
 from .._drivers import UNIQUE_VIOLATION, constraint_name, sqlstate
 from ..errors import InvalidArgument, InvalidPayload, LeaseLost
-from ..payloads import clean_json, clean_text, error_text, json_size
+from ..payloads import clean_json, clean_text, encode, error_text
 from ..statements import finish as statements
 from ..statements import lease as lease_statements
 from ..states import TaskState
@@ -86,7 +86,7 @@ def complete(
         raise InvalidArgument("actor", actor, "goes with force=True; a holder is its own actor")
     else:
         target = held(core, "complete", claim, id, key, holder)
-    result = checked_result(core, result)
+    result, _ = checked_result(core, result)
     return _write(
         caller,
         core,
@@ -99,18 +99,19 @@ def complete(
     )
 
 
-def checked_result(core: QueueCore[Any], result: Any) -> Any:
-    """Return a result cleaned for storage.
+def checked_result(core: QueueCore[Any], result: Any) -> tuple[Any, str]:
+    """Return a result cleaned for storage, and as JSON text.
 
     Raises:
         InvalidPayload: It is too large.
     """
     result = clean_json(result)
-    if (size := json_size(result)) > core.limits.result:
+    text = encode(result)
+    if (size := len(text.encode())) > core.limits.result:
         raise InvalidPayload(
             "result", result, f"is {size:,} bytes of JSON; the limit is {core.limits.result:,}"
         )
-    return result
+    return result, text
 
 
 def fail(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from .. import checks
 from ..errors import InvalidArgument
@@ -18,22 +18,16 @@ from ..statements import batch as statements
 from ..states import TaskState
 from ..values import Claim, Lease, RefusalReason, Refused, Written
 from ._refusals import looked_at, refusal
-from ._targets import held
+from ._targets import checked_claims, of_claim
 from .settling import checked_result, ended_by, renewed
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from .._core import QueueCore
     from .._sessions import Caller
     from ..retry import RetryPolicy
     from ._refusals import Looked
-    from ._targets import Target
 
 _CHUNK = 1_000
-AnswerT = TypeVar("AnswerT")
-_Name = tuple[tuple[Any, ...], "UUID"]
-"""A claim's primary key and token."""
 Outcomes = list[Written | Refused[Any]]
 
 
@@ -45,9 +39,9 @@ def heartbeat_many(
     lease: timedelta | None,
 ) -> list[Lease | Refused[Any]]:
     """Extend many leases; answers in the order of the claims."""
-    given = list(claims)
+    given = checked_claims(core, claims)
     leases = [
-        core.limits.clamp_lease(_checked(claim).lease.duration if lease is None else lease)
+        core.limits.clamp_lease(claim.lease.duration if lease is None else lease)
         for claim in given
     ]
 
@@ -57,7 +51,6 @@ def heartbeat_many(
     return _settle(
         caller,
         core,
-        "heartbeat_many",
         given,
         core.statements(statements.heartbeats),
         columns={"tq_sent_lease": leases},
@@ -73,19 +66,18 @@ def complete_many(
     results: Iterable[Any] | None,
 ) -> Outcomes:
     """End many tasks well; answers in the order of the claims."""
-    given = list(claims)
+    given = checked_claims(core, claims)
     values = [None] * len(given) if results is None else list(results)
     if len(values) != len(given):
         raise InvalidArgument("results", len(values), f"there are {len(given)} claims")
-    texts = [None if value is None else encode(checked_result(core, value)) for value in values]
+    texts = [None if value is None else checked_result(core, value)[1] for value in values]
     return _settle(
         caller,
         core,
-        "complete_many",
         given,
         core.statements(statements.completions),
         columns={"tq_sent_result": texts},
-        answer=lambda _, row: _written(core, row),
+        answer=_written,
         again=TaskState.DONE,
     )
 
@@ -100,17 +92,16 @@ def fail_many(
     final: bool,
 ) -> Outcomes:
     """Record many failed attempts; answers in the order of the claims."""
-    given = list(claims)
+    given = checked_claims(core, claims)
     texts = [error_text(error) for error in errors]
     if len(texts) != len(given):
         raise InvalidArgument("errors", len(texts), f"there are {len(given)} claims")
     policy = retry or core.retry
-    delays = [checks.duration("retry", policy.delay(_checked(claim).attempt)) for claim in given]
+    delays = [checks.duration("retry", policy.delay(claim.attempt)) for claim in given]
     details = [encode({"error": clean_text(text, core.limits.event_error)}) for text in texts]
     return _settle(
         caller,
         core,
-        "fail_many",
         given,
         core.statements(statements.failures, final),
         columns={
@@ -118,33 +109,33 @@ def fail_many(
             "tq_sent_detail": details,
             "tq_sent_delay": delays,
         },
-        answer=lambda _, row: _written(core, row),
+        answer=_written,
         again=TaskState.FAILED,
     )
 
 
-def _written(core: QueueCore[Any], row: Any) -> Written:
-    return Written(core.model.identity_of(row), TaskState(row.state), row.attempt, row.run_at)
+def _written(claim: Claim[Any], row: Any) -> Written:
+    return Written(claim.id, TaskState(row.state), row.attempt, row.run_at)
 
 
 def _settle(
     caller: Caller,
     core: QueueCore[Any],
-    operation: str,
     claims: Sequence[Claim[Any]],
     statement: Any,
     *,
-    answer: Callable[[Claim[Any], Any], AnswerT],
-    columns: dict[str, list[Any]] | None = None,
+    columns: dict[str, list[Any]],
+    answer: Callable[[Claim[Any], Any], Any],
     again: TaskState | None = None,
 ) -> list[Any]:
     """Write what the claims still hold, and say of each what became of it."""
-    targets = [held(core, operation, claim, None, None, None) for claim in claims]
-    names = [_name(core, claim) for claim in claims]
+    keys = [tuple(core.model.key_values(claim.id, claim.scope)) for claim in claims]
+    names = [(key, claim.lease.token) for key, claim in zip(keys, claims, strict=True)]
     # A claim that is given twice is sent once, and answered twice.
-    once = list({name: index for index, name in enumerate(names)}.values())
+    sent = {name: index for index, name in enumerate(names)}
+    once = list(sent.values())
+    answers: dict[int, Any] = {}
     caller.flush()
-    answers: dict[_Name, AnswerT | Written | Refused[Any]] = {}
     for start in range(0, len(once), _CHUNK):
         chunk = once[start : start + _CHUNK]
         rows = caller.rows(
@@ -152,41 +143,37 @@ def _settle(
             {
                 "tq_queue": core.name,
                 "tq_sent_token": [claims[index].lease.token for index in chunk],
-                **_key_arrays([names[index][0] for index in chunk]),
-                **{
-                    name: [values[index] for index in chunk]
-                    for name, values in (columns or {}).items()
-                },
+                **_key_arrays([keys[index] for index in chunk]),
+                **{name: [values[index] for index in chunk] for name, values in columns.items()},
                 **_event(core, claims, chunk),
             },
         )
-        written = {(_key(core, row), row.tq_token): row for row in rows}
-        answers |= {
-            names[index]: answer(claims[index], written[names[index]])
-            for index in chunk
-            if names[index] in written
-        }
-        missing = [index for index in chunk if names[index] not in written]
-        if missing:
-            found = _look(caller, core, [names[index][0] for index in missing], statement)
+        for row in rows:
+            index = chunk[row.tq_n - 1]
+            answers[index] = answer(claims[index], row)
+        if missing := [index for index in chunk if index not in answers]:
+            found = _look(caller, core, [keys[index] for index in missing], statement)
             answers |= {
-                names[index]: _explain(targets[index], found.get(names[index][0]), again)
+                index: _explain(core, claims[index], found.get(keys[index]), again)
                 for index in missing
             }
-    return [answers[name] for name in names]
+    return [answers[sent[name]] for name in names]
 
 
 def _explain(
-    target: Target, found: tuple[Looked, Any] | None, again: TaskState | None
+    core: QueueCore[Any],
+    claim: Claim[Any],
+    found: tuple[Looked, Any] | None,
+    again: TaskState | None,
 ) -> Written | Refused[Any]:
     """Say why a claim was not written: lost, busy, or ended by this very claim before."""
+    target = of_claim(core, claim)
     if found is None:
         return Refused(RefusalReason.GONE, target.subject)
     looked, task = found
     if ended_by(target, looked, again):
         return Written(looked.id, looked.state, looked.attempt, looked.run_at)
-    assert target.claim is not None
-    still_held = looked.lease_token == target.claim.lease.token
+    still_held = looked.lease_token == claim.lease.token
     return refusal(target, looked, task, RefusalReason.BUSY if still_held else None)
 
 
@@ -199,21 +186,6 @@ def _look(
     entities = caller.entities(core.statements(statements.by_keys), _key_arrays(keys), route=route)
     tasks = {_key(core, row): row[0] for row in entities}
     return {_key(core, row): (looked_at(core, row), tasks.get(_key(core, row))) for row in facts}
-
-
-def _checked(claim: Claim[Any]) -> Claim[Any]:
-    """Return what must be a claim.
-
-    Raises:
-        InvalidArgument: It is something else.
-    """
-    if not isinstance(claim, Claim):
-        raise InvalidArgument("claims", claim, "takes Claims")
-    return claim
-
-
-def _name(core: QueueCore[Any], claim: Claim[Any]) -> _Name:
-    return tuple(core.model.key_values(claim.id, claim.scope)), claim.lease.token
 
 
 def _key(core: QueueCore[Any], row: Any) -> tuple[Any, ...]:

@@ -156,6 +156,7 @@ def _held(
     query: Any = (
         select(
             *parts.key_and_counters(),
+            sent.c.tq_n,
             *(sent.c[name].label(f"tq_{name}") for name in types),
             *(build(sent).label(f"tq_{name}") for name, build in (computed or {}).items()),
         )
@@ -170,8 +171,11 @@ def _held(
 
 
 def _write(parts: Parts, picked: CTE, values: dict[str, Any]) -> Any:
-    """Return the UPDATE of what *picked* has locked, joined to its columns."""
-    return parts.set(values, *parts.answer, picked.c.tq_token).where(
+    """Return the UPDATE of what *picked* has locked, joined to its columns.
+
+    Its rows say by number, ``tq_n``, which of the sent claims they answer.
+    """
+    return parts.set(values, *parts.answer, picked.c.tq_n).where(
         # The array finds the rows by their key; joined alone, a generic plan scans the table.
         *parts.among(picked, ()),
         *(of == picked.c[of.key] for of in parts.model.primary_key),
