@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _TRIES = 3
 _BATCH = 1_000
 """How many expired leases one statement takes back."""
+_FIRST_BATCH = 50
+"""The same of a sweep's first: most find nothing, and each row costs the id of an event."""
 
 
 def claim(
@@ -174,12 +176,14 @@ def reclaim(
         limit = checks.whole("limit", limit, least=1, most=1 << 31)
     caller.flush()
     total = Reclaimed()
+    batch = _FIRST_BATCH
     while limit is None or total.total < limit:
-        batch = _BATCH if limit is None else min(_BATCH, limit - total.total)
-        done = _reclaim_batch(caller, core, batch, stale_after)
+        most = batch if limit is None else min(batch, limit - total.total)
+        done = _reclaim_batch(caller, core, most, stale_after)
         total = Reclaimed(total.requeued + done.requeued, total.failed + done.failed)
-        if done.total < batch:
+        if done.total < most:
             break
+        batch = _BATCH
     return total
 
 
