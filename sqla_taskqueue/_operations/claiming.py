@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _TRIES = 3
 _BATCH = 1_000
 """How many expired leases one statement takes back."""
-_FIRST_BATCH = 50
+_FIRST_BATCH = 100
 """The same of a sweep's first: most find nothing, and each row costs the id of an event."""
 
 

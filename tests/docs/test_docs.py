@@ -204,7 +204,7 @@ CALLS = {
     "`snooze`": _on_claim(lambda q, s, c: q.snooze(s, c, delay=timedelta(0))),
     "`cancel`": _on_new(lambda q, s, i: q.cancel(s, id=i)),
     "`retry`": _cancelled,
-    "`reclaim`, fewer than 50 tasks": _on_claim(
+    "`reclaim`, fewer than 100 tasks": _on_claim(
         lambda q, s, _: q.reclaim(s, stale_after=timedelta(0))
     ),
     "`heartbeat_many`, up to 1,000 claims": _on_claims(lambda q, s, cs: q.heartbeat_many(s, cs)),
