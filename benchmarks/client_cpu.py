@@ -111,8 +111,8 @@ OPERATIONS = [
 
 
 def is_json(value) -> bool:
-    """Tell whether a value is a payload as text; nothing else here begins with a brace."""
-    return isinstance(value, str) and value.startswith("{")
+    """Tell whether a value is JSON as text; nothing else here begins with a bracket."""
+    return isinstance(value, str) and value.startswith(("{", "["))
 
 
 class Sent(NamedTuple):
@@ -120,18 +120,18 @@ class Sent(NamedTuple):
 
     statement: str
     parameters: object
-    payloads: range
-    """One number for each payload among the parameters that the driver takes as text."""
+    encoded: list
+    """What the parameters have as JSON text, where the driver does not encode it itself."""
 
     @classmethod
     def of(cls, statement, parameters) -> Sent:
         values = parameters.values() if isinstance(parameters, dict) else parameters
         flat = chain.from_iterable(v if isinstance(v, list) else [v] for v in values)
-        return cls(statement, parameters, range(sum(map(is_json, flat))))
+        return cls(statement, parameters, [json.loads(text) for text in flat if is_json(text)])
 
 
 def decode(rows) -> None:
-    """Decode the payloads of *rows* that the driver returned as text."""
+    """Decode the JSON of *rows* that the driver returned as text."""
     columns = [n for n, value in enumerate(rows[0]) if is_json(value)] if rows else []
     for column in columns:
         for row in rows:
@@ -188,9 +188,9 @@ class SyncSide:
             connection.connection.driver_connection.cursor() as cursor,
             processor_time() as watch,
         ):
-            for statement, parameters, payloads in sent:
-                for _ in payloads:
-                    json.dumps(PAYLOAD)
+            for statement, parameters, encoded in sent:
+                for value in encoded:
+                    json.dumps(value)
                 cursor.execute(statement, parameters)
                 rows = cursor.fetchall()
                 decode(rows)
@@ -258,9 +258,9 @@ class AsyncSide:
             driver_connection = (await connection.get_raw_connection()).driver_connection
             async with driver_connection.cursor() as cursor:
                 with processor_time() as watch:
-                    for statement, parameters, payloads in sent:
-                        for _ in payloads:
-                            json.dumps(PAYLOAD)
+                    for statement, parameters, encoded in sent:
+                        for value in encoded:
+                            json.dumps(value)
                         await cursor.execute(statement, parameters)
                         rows = await cursor.fetchall()
                         decode(rows)
@@ -274,9 +274,9 @@ class AsyncSide:
             transaction = driver_connection.transaction()
             await transaction.start()
             with processor_time() as watch:
-                for statement, parameters, payloads in sent:
-                    for _ in payloads:
-                        json.dumps(PAYLOAD)
+                for statement, parameters, encoded in sent:
+                    for value in encoded:
+                        json.dumps(value)
                     rows = await driver_connection.fetch(statement, *parameters)
                     decode(rows)
                     number += len(rows)
