@@ -339,8 +339,8 @@ class Result(NamedTuple):
         }
 
 
-def run(url, rounds: int, calls: int) -> list[Result]:
-    """Measure everything."""
+def run(url, rounds: int, calls: int, *, warm_up: bool = True) -> list[Result]:
+    """Measure everything, after a round that does not count."""
     results = [Result(operation, driver, [], []) for operation in OPERATIONS for driver in SIDES]
     by_name = {(result.operation, result.driver): result for result in results}
     sides = {driver: of(dialect, url) for driver, (of, dialect) in SIDES.items()}
@@ -349,13 +349,14 @@ def run(url, rounds: int, calls: int) -> list[Result]:
         for what in ("waiting", "claimed")
     }
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("measuring", total=(rounds + 1) * len(results))
-        for round_ in range(rounds + 1):
+        numbers = range(-warm_up, rounds)
+        bar = progress.add_task("measuring", total=len(numbers) * len(results))
+        for number in numbers:
             for driver, side in sides.items():
                 claims = side.prepare(**needed)
                 for operation in OPERATIONS:
-                    library, raw = measure(side, operation, calls, claims, raw_first=round_ % 2)
-                    if round_:
+                    library, raw = measure(side, operation, calls, claims, raw_first=number % 2)
+                    if number >= 0:
                         by_name[operation, driver].library.append(library)
                         by_name[operation, driver].raw.append(raw)
                     progress.advance(bar)
@@ -426,13 +427,15 @@ def main() -> None:
     parser.add_argument(
         "--calls", type=int, default=200, help="calls of one task in a round; fewer of many (200)"
     )
-    parser.add_argument("--quick", action="store_true", help="one round of few calls: a trial")
+    parser.add_argument(
+        "--quick", action="store_true", help="one cold round of few calls: a trial"
+    )
     parser.add_argument("--url", help="a database to use instead of an embedded server")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures here, too")
     options = parser.parse_args()
     rounds, calls = (1, 10) if options.quick else (options.rounds, options.calls)
     with database(options.url) as url:
-        results = run(url, rounds, calls)
+        results = run(url, rounds, calls, warm_up=not options.quick)
     setting = {
         "python": platform.python_version(),
         "sqlalchemy": sqlalchemy.__version__,

@@ -39,7 +39,7 @@ def test_client_cpu_measures_every_operation_with_every_driver(database, tmp_pat
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=300,
     )
     left = database.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     database.reset()
