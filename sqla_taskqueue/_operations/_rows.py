@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import Column
+
 from .. import checks
 from ..errors import InvalidArgument
 from ..payloads import check_payload
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Mapper
+
     from .._core import QueueCore
     from ..values import TaskSpec
 
@@ -82,6 +86,8 @@ def new_task(core: QueueCore[Any], spec: TaskSpec, actor: str | None) -> NewTask
     if spec.id is not None:
         id_values = model.key_values(spec.id, core.scope)
         columns |= zip((column.key for column in model.primary_key), id_values, strict=True)
+    if model.mapper.version_id_col is not None:
+        columns = _first_version(model.mapper) | columns
     model.need_values(columns)
     return NewTask(
         columns,
@@ -89,6 +95,15 @@ def new_task(core: QueueCore[Any], spec: TaskSpec, actor: str | None) -> NewTask
         None if spec.run_at is None else checks.moment("run_at", spec.run_at),
         _NOW if spec.delay is None else checks.duration("delay", spec.delay),
     )
+
+
+def _first_version(mapper: Mapper[Any]) -> dict[str, Any]:
+    """Return the version that a flush would give to a new row of a versioned class.
+
+    Later writes leave it: it guards what the host edits, and the queue's have fences of their own.
+    """
+    column, make = mapper.version_id_col, mapper.version_id_generator
+    return {column.key: make(None)} if isinstance(column, Column) and callable(make) else {}
 
 
 def _key(core: QueueCore[Any], argument: str, value: str | None) -> str | None:
