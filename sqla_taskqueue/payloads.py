@@ -33,8 +33,8 @@ _MOST_CLEANED = 100_000
 _REPLACEMENT = "\ufffd"
 
 
-def check_payload(argument: str, value: Any, limit: int) -> None:
-    """Refuse *value* unless it can be stored as ``jsonb`` and read back equal.
+def check_payload(argument: str, value: Any, limit: int) -> int:
+    """Refuse *value* unless it can be stored as ``jsonb`` and read back equal; return its size.
 
     Tuples are taken as lists. Text may hold any character but NUL and lone surrogates.
 
@@ -49,6 +49,7 @@ def check_payload(argument: str, value: Any, limit: int) -> None:
     _Checker(argument, limit).check(value, None, ())
     if (size := json_size(value)) > limit:
         raise InvalidPayload(argument, value, f"is {size:,} bytes of JSON; the limit is {limit:,}")
+    return size
 
 
 _Place = tuple["_Place | None", Any]

@@ -30,12 +30,14 @@ class NewTask:
         id_values: The primary key, if the caller gave one.
         run_at: When it is due, if the caller gave a time.
         delay: How long from now it is due otherwise.
+        size: Bytes of its payload as JSON.
     """
 
     columns: dict[str, Any]
     id_values: list[Any] | None
     run_at: datetime | None
     delay: timedelta
+    size: int
 
     @property
     def key(self) -> str | None:
@@ -64,7 +66,7 @@ def new_task(core: QueueCore[Any], spec: TaskSpec, actor: str | None) -> NewTask
         InvalidArgument: Something is out of range, unknown or missing.
     """
     limits, model = core.limits, core.model
-    check_payload("payload", spec.payload, limits.payload)
+    size = check_payload("payload", spec.payload, limits.payload)
     if spec.run_at is not None and spec.delay is not None:
         raise InvalidArgument("delay", spec.delay, "give run_at= or delay=, not both")
 
@@ -94,6 +96,7 @@ def new_task(core: QueueCore[Any], spec: TaskSpec, actor: str | None) -> NewTask
         id_values,
         None if spec.run_at is None else checks.moment("run_at", spec.run_at),
         _NOW if spec.delay is None else checks.duration("delay", spec.delay),
+        size,
     )
 
 

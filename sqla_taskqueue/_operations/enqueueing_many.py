@@ -13,6 +13,7 @@ from ..payloads import encode
 from ..statements import batch as statements
 from ..states import TaskState
 from ..values import Enqueued, TaskSpec
+from ._chunks import chunks
 from ._rows import NewTask, checked_actor, new_task
 from ._wakeups import wake
 from .enqueueing import TRIES, explained, insert_or_explain, insert_or_find
@@ -64,8 +65,7 @@ def enqueue_many(
     for shape, batch in batches.items():
         # In key order: two batches that share keys must not deadlock.
         batch.sort(key=_keys)
-        for start in range(0, len(batch), _CHUNK):
-            chunk = batch[start : start + _CHUNK]
+        for chunk in chunks(batch, [new.size for _, new in batch], _CHUNK):
             if not core.model.fits_arrays(shape.columns):
                 answers |= {i: insert_or_find(caller, core, new, actor) for i, new in chunk}
             elif shape.recognisable:
@@ -98,7 +98,7 @@ def _insert(
     answers: dict[int, Enqueued] = {}
     pending = batch
     for _ in range(TRIES):
-        returned = caller.rows(statement, _arrays(core, shape, pending))
+        returned = caller.rows(statement, _arrays(shape, pending))
         _record(caller, core, returned, actor, statement)
         answers |= _made(core, shape, pending, returned)
         pending = [numbered for numbered in pending if numbered[0] not in answers]
@@ -119,7 +119,7 @@ def _insert_all(
     """
     statement = shape.insert(core, "raise")
     with explained(caller, core, statement):
-        returned = caller.rows(statement, _arrays(core, shape, batch))
+        returned = caller.rows(statement, _arrays(shape, batch))
     _record(caller, core, returned, actor, statement)
     return {
         index: _enqueued(core, row, created=True)
@@ -127,15 +127,14 @@ def _insert_all(
     }
 
 
-def _arrays(core: QueueCore[Any], shape: _Shape, batch: Batch) -> dict[str, Any]:
-    """Return the rows as one array per column; JSON as text."""
-    payload = core.model.columns["payload"].key
+def _arrays(shape: _Shape, batch: Batch) -> dict[str, Any]:
+    """Return the rows as one array per column; payloads as one array of JSON."""
     arrays: dict[str, Any] = {
-        f"tq_new_{key}": [new.columns[key] for _, new in batch] for key in shape.columns
+        f"tq_new_{key}": [new.columns[key] for _, new in batch]
+        for key in shape.columns
+        if key != "payload"
     }
-    arrays[f"tq_new_{payload}"] = [
-        None if value is None else encode(value) for value in arrays[f"tq_new_{payload}"]
-    ]
+    arrays["tq_new_json"] = encode([new.columns["payload"] for _, new in batch])
     if shape.due == "given":
         arrays["tq_new_run_at"] = [new.run_at for _, new in batch]
         arrays["tq_new_tq_delay"] = [new.delay for _, new in batch]

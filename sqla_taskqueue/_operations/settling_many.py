@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from .. import checks
@@ -17,6 +18,7 @@ from ..payloads import clean_text, encode, error_text
 from ..statements import batch as statements
 from ..states import TaskState
 from ..values import Claim, Lease, RefusalReason, Refused, Written
+from ._chunks import chunks
 from ._refusals import looked_at, refusal
 from ._targets import checked_claims, of_claim
 from .settling import checked_result, ended_by, renewed
@@ -70,13 +72,13 @@ def complete_many(
     values = [None] * len(given) if results is None else list(results)
     if len(values) != len(given):
         raise InvalidArgument("results", len(values), f"there are {len(given)} claims")
-    texts = [None if value is None else checked_result(core, value)[1] for value in values]
+    texts = ["null" if value is None else checked_result(core, value)[1] for value in values]
     return _settle(
         caller,
         core,
         given,
         core.statements(statements.completions),
-        columns={"tq_sent_result": texts},
+        json=texts,
         answer=_written,
         again=TaskState.DONE,
     )
@@ -98,7 +100,9 @@ def fail_many(
         raise InvalidArgument("errors", len(texts), f"there are {len(given)} claims")
     policy = retry or core.retry
     delays = [checks.duration("retry", policy.delay(claim.attempt)) for claim in given]
-    details = [encode({"error": clean_text(text, core.limits.event_error)}) for text in texts]
+    details: list[str] = []
+    if core.model.events is not None:
+        details = [encode({"error": clean_text(text, core.limits.event_error)}) for text in texts]
     return _settle(
         caller,
         core,
@@ -106,9 +110,9 @@ def fail_many(
         core.statements(statements.failures, final),
         columns={
             "tq_sent_error": [clean_text(text, core.limits.error) for text in texts],
-            "tq_sent_detail": details,
             "tq_sent_delay": delays,
         },
+        json=details,
         answer=_written,
         again=TaskState.FAILED,
     )
@@ -124,11 +128,23 @@ def _settle(
     claims: Sequence[Claim[Any]],
     statement: Any,
     *,
-    columns: dict[str, list[Any]],
     answer: Callable[[Claim[Any], Any], Any],
+    columns: dict[str, list[Any]] | None = None,
+    json: Sequence[str] = (),
     again: TaskState | None = None,
 ) -> list[Any]:
-    """Write what the claims still hold, and say of each what became of it."""
+    """Write what the claims still hold, and say of each what became of it.
+
+    Args:
+        caller: The caller's session.
+        core: The queue.
+        claims: The claims, checked.
+        statement: The conditional UPDATE of many.
+        answer: Makes the answer of a claim and the row that was written.
+        columns: Arrays with an element for each claim.
+        json: A JSON text for each claim, if the statement takes any.
+        again: The state in which a row that a claim itself ended counts as written.
+    """
     keys = [tuple(core.model.key_values(claim.id, claim.scope)) for claim in claims]
     names = [(key, claim.lease.token) for key, claim in zip(keys, claims, strict=True)]
     # A claim that is given twice is sent once, and answered twice.
@@ -136,15 +152,19 @@ def _settle(
     once = list(sent.values())
     answers: dict[int, Any] = {}
     caller.flush()
-    for start in range(0, len(once), _CHUNK):
-        chunk = once[start : start + _CHUNK]
+    sizes = [len(json[index]) for index in once] if json else repeat(0)
+    for chunk in chunks(once, sizes, _CHUNK):
         rows = caller.rows(
             statement,
             {
                 "tq_queue": core.name,
                 "tq_sent_token": [claims[index].lease.token for index in chunk],
                 **_key_arrays([keys[index] for index in chunk]),
-                **{name: [values[index] for index in chunk] for name, values in columns.items()},
+                **{
+                    name: [values[index] for index in chunk]
+                    for name, values in (columns or {}).items()
+                },
+                **({"tq_sent_json": _array([json[index] for index in chunk])} if json else {}),
                 **_event(core, claims, chunk),
             },
         )
@@ -158,6 +178,11 @@ def _settle(
                 for index in missing
             }
     return [answers[sent[name]] for name in names]
+
+
+def _array(texts: list[str]) -> str:
+    """Return JSON texts as the text of a JSON array."""
+    return f"[{','.join(texts)}]"
 
 
 def _explain(

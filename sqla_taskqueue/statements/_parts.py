@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     CTE,
-    JSON,
     Column,
     ColumnElement,
     FromClause,
@@ -26,6 +25,7 @@ from sqlalchemy import (
     any_,
     bindparam,
     case,
+    cast,
     delete,
     func,
     insert,
@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import column as sql_column
 from sqlalchemy import table as sql_table
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
 from .._schema import is_state
@@ -81,17 +81,27 @@ def bind(name: str, type_: Any) -> ColumnElement[Any]:
 
 
 def arrays(prefix: str, columns: dict[str, Any]) -> Any:
-    """Return the arrays ``tq_<prefix>_<column>`` as a table, with the row number ``tq_n``.
-
-    JSON travels as text: a host's driver may have codecs of its own for ``jsonb[]``.
-    """
-    types = {key: Text() if isinstance(of, JSON) else of for key, of in columns.items()}
-    binds = [bind(f"{prefix}_{key}", ARRAY(of)) for key, of in types.items()]
+    """Return the arrays ``tq_<prefix>_<column>`` as a table, with the row number ``tq_n``."""
+    binds = [bind(f"{prefix}_{key}", ARRAY(of)) for key, of in columns.items()]
     return (
         func.unnest(*binds)
-        .table_valued(*(sql_column(key, of) for key, of in types.items()), with_ordinality="tq_n")
+        .table_valued(
+            *(sql_column(key, of) for key, of in columns.items()), with_ordinality="tq_n"
+        )
         .render_derived()
     )
+
+
+def json_at(name: str, rows: FromClause) -> ColumnElement[Any]:
+    """Return what the JSON array of the bind ``tq_<name>`` has for each of *rows*; null is NULL.
+
+    One text for all of them: a host's driver may have codecs of its own for ``jsonb``, and in an
+    array of texts psycopg escapes the quotation marks one by one, in Python.
+    """
+    # Without FROM: read once, before the rows.
+    every = select(cast(bind(name, Text), JSONB)).scalar_subquery()
+    value = every.op("->", return_type=JSONB())(cast(rows.c.tq_n, Integer) - ONE)
+    return func.nullif(value, literal_column("'null'::jsonb", JSONB), type_=JSONB)
 
 
 def event_type(value: EventType) -> ColumnElement[str]:

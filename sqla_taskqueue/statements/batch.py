@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     CTE,
-    JSON,
     ColumnElement,
     FromClause,
     Integer,
@@ -21,19 +20,17 @@ from sqlalchemy import (
     Uuid,
     and_,
     case,
-    cast,
     func,
     insert,
     literal_column,
     select,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 
 from .._schema import is_state
 from ..dialects import now, or_nothing
 from ..models import sql_default
 from ..states import ENDED, LIVE, EventType, TaskState
-from ._parts import NO_LEASE, NULL, Parts, arrays, bind, event_type, state
+from ._parts import NO_LEASE, NULL, Parts, arrays, bind, event_type, json_at, state
 from .lease import LOOKED_AT, no_attempt_left, remaining_columns
 
 Identity = Literal["id", "key", "unique_key"]
@@ -43,23 +40,22 @@ OnConflict = Literal["nothing", "raise"]
 
 
 def insert_tasks(parts: Parts, columns: tuple[str, ...], due: Due, on_conflict: OnConflict) -> Any:
-    """Insert a task for each row of the arrays ``tq_new_<column>``.
+    """Insert a task for each row of the arrays ``tq_new_<column>``, its payload in ``tq_new_json``.
 
     Args:
         parts: The building blocks.
-        columns: Which columns the arrays have. Python-side defaults are among them: from a
-            SELECT, SQLAlchemy would evaluate them once for all rows.
+        columns: Which columns are sent. Python-side defaults are among them: from a SELECT,
+            SQLAlchemy would evaluate them once for all rows.
         due: Whether rows say when they are due: ``tq_new_run_at`` or ``tq_new_tq_delay``.
         on_conflict: Whether rows that exist already are passed over.
     """
     table = parts.table
-    types: dict[str, Any] = {key: table.c[key].type for key in columns}
+    types: dict[str, Any] = {key: table.c[key].type for key in columns if key != "payload"}
     if due == "given":
         types |= {"run_at": table.c.run_at.type, "tq_delay": Interval()}
     new = arrays("new", types)
     values: dict[str, Any] = {
-        key: cast(new.c[key], JSONB) if isinstance(table.c[key].type, JSON) else new.c[key]
-        for key in columns
+        key: json_at("new_json", new) if key == "payload" else new.c[key] for key in columns
     }
     values["run_at"] = (
         func.coalesce(new.c.run_at, now() + new.c.tq_delay) if due == "given" else now()
@@ -133,6 +129,10 @@ def _named(parts: Parts, columns: dict[str, Any]) -> tuple[Any, ColumnElement[bo
 
 
 Computed = Callable[[FromClause], ColumnElement[Any]]
+
+
+def _sent_json(sent: FromClause) -> ColumnElement[Any]:
+    return json_at("sent_json", sent)
 
 
 def _held(
@@ -211,14 +211,14 @@ def heartbeats(parts: Parts) -> Any:
 
 def completions(parts: Parts) -> Any:
     """End the tasks that the sent claims still hold, each with its result."""
-    picked = _held(parts, {"result": Text()})
+    picked = _held(parts, {}, {"result": _sent_json})
     statement = _write(
         parts,
         picked,
         {
             **NO_LEASE,
             "state": state(TaskState.DONE),
-            "result": cast(picked.c.tq_result, JSONB),
+            "result": picked.c.tq_result,
             "error": NULL,
             "ended_token": parts.c.lease_token,
             "finished_at": now(),
@@ -237,11 +237,10 @@ def failures(parts: Parts, final: bool) -> Any:  # noqa: FBT001 - one of two var
     def due(sent: FromClause) -> ColumnElement[Any]:
         return now() + sent.c.delay
 
-    picked = _held(
-        parts,
-        {"error": Text(), "detail": Text(), "delay": Interval()},
-        {"last": is_last, "due": due},
-    )
+    computed: dict[str, Computed] = {"last": is_last, "due": due}
+    if parts.model.events is not None:
+        computed["detail"] = _sent_json
+    picked = _held(parts, {"error": Text(), "delay": Interval()}, computed)
 
     def ends(ended: Any, queued: Any) -> ColumnElement[Any]:
         return case((picked.c.tq_last, ended), else_=queued)
@@ -271,7 +270,7 @@ def _failed_or_retried(rows: FromClause) -> ColumnElement[str]:
 
 
 def _detail(rows: FromClause) -> ColumnElement[Any]:
-    return cast(rows.c.tq_detail, JSONB)
+    return rows.c.tq_detail
 
 
 def look(parts: Parts) -> Any:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from sqla_taskqueue import (
     Claim,
@@ -18,6 +18,7 @@ from sqla_taskqueue import (
     TaskState,
     Written,
 )
+from sqla_taskqueue._operations import _chunks
 from tests.behaviour.hosts import (
     MODELS,
     Base,
@@ -74,6 +75,36 @@ async def test_a_batch_larger_than_a_statement(twin):
     assert len({answer.id for answer in answers}) == 4_500
     rows = dict(twin.sql("SELECT id, (payload->>'n')::int FROM tasks"))
     assert [rows[answer.id] for answer in answers] == list(range(4_500))
+
+
+async def test_a_batch_with_more_json_than_a_statement(twin, queue, monkeypatch):
+    """Large payloads, results and errors go out in several statements, answered in order."""
+    monkeypatch.setattr(_chunks, "_JSON", 100)
+    sent_json = []
+    event.listen(
+        twin.engine.sync_engine if twin.is_async else twin.engine,
+        "before_cursor_execute",
+        lambda *sent: sent_json.append(" -> CAST(" in sent[2]),
+    )
+    payloads = [None, {"n": 1, "x": "x" * 60}, ["y" * 60], "z" * 200, {"n": 4}, None, 6]
+    specs = [TaskSpec("w", of, **named(queue.model, n)) for n, of in enumerate(payloads)]
+    async with twin.begin() as session:
+        sent = await queue.enqueue_many(session, specs)
+        claims = {
+            claim.id: claim for claim in await queue.claim(session, holder="w", limit=len(specs))
+        }
+        given = [claims[one.id] for one in sent]
+        assert [claim.payload for claim in given] == payloads
+        assert all(await queue.complete_many(session, given[:4], results=payloads[:4]))
+        failed = await queue.fail_many(session, given[4:], errors=["e" * 90] * 3)
+        assert [answer.id for answer in failed] == [claim.id for claim in given[4:]]
+        tasks = [await queue.get(session, id=claim.id) for claim in given]
+    assert [task.result for task in tasks] == [*payloads[:4], None, None, None]
+    has_events = queue.model in (Logged, Board)
+    assert sum(sent_json) == 4 + 3 + (3 if has_events else 0)
+    if has_events:
+        details = [event.detail["error"] for event in events(twin, queue.model, "retried")]
+        assert details == ["e" * 90] * 3
 
 
 async def test_nothing_is_no_batch(twin, queue):
