@@ -86,32 +86,34 @@ def complete(
         raise InvalidArgument("actor", actor, "goes with force=True; a holder is its own actor")
     else:
         target = held(core, "complete", claim, id, key, holder)
-    result, _ = checked_result(core, result)
+    text = result_text(core, result)
     return _write(
         caller,
         core,
         target,
         core.statements(statements.complete, target.by, target.fence),
-        params={"tq_result": result},
+        params={"tq_result": text},
         detail={"forced": True} if force else {},
         on_lost=on_lost,
         again=TaskState.DONE,
     )
 
 
-def checked_result(core: QueueCore[Any], result: Any) -> tuple[Any, str]:
-    """Return a result cleaned for storage, and as JSON text.
+def result_text(core: QueueCore[Any], result: Any) -> str | None:
+    """Return a result cleaned for storage, as JSON text; None for None.
 
     Raises:
         InvalidPayload: It is too large.
     """
+    if result is None:
+        return None
     result = clean_json(result)
     text = encode(result)
     if (size := len(text.encode())) > core.limits.result:
         raise InvalidPayload(
             "result", result, f"is {size:,} bytes of JSON; the limit is {core.limits.result:,}"
         )
-    return result, text
+    return text
 
 
 def fail(

@@ -21,7 +21,7 @@ from ..values import Claim, Lease, RefusalReason, Refused, Written
 from ._chunks import chunks
 from ._refusals import looked_at, refusal
 from ._targets import checked_claims, of_claim
-from .settling import checked_result, ended_by, renewed
+from .settling import ended_by, renewed, result_text
 
 if TYPE_CHECKING:
     from .._core import QueueCore
@@ -72,7 +72,7 @@ def complete_many(
     values = [None] * len(given) if results is None else list(results)
     if len(values) != len(given):
         raise InvalidArgument("results", len(values), f"there are {len(given)} claims")
-    texts = ["null" if value is None else checked_result(core, value)[1] for value in values]
+    texts = [result_text(core, value) or "null" for value in values]
     return _settle(
         caller,
         core,
