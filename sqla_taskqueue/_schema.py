@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from sqlalchemy import CheckConstraint, Column, ColumnElement, Index, Table, and_, literal_column
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    Index,
+    Table,
+    and_,
+    case,
+    literal_column,
+)
 from sqlalchemy.sql.naming import conv
 
 from .dialects import short_name
@@ -66,6 +75,10 @@ def key_scope_names(cls: type[Any]) -> tuple[str, ...]:
     return tuple(cls.__scope__) if names is None else names
 
 
+EXTRA_INDEXES = ("list", "finished")
+"""Indexes that a class asks for in ``__extra_indexes__``."""
+
+
 def furnish(mapper: Mapper[Any], cls: type[Any], library_columns: Iterable[str]) -> None:
     """Check a task class that was just mapped, and add its indexes and checks.
 
@@ -99,7 +112,11 @@ def furnish(mapper: Mapper[Any], cls: type[Any], library_columns: Iterable[str])
             f"__key_scope__ names {', '.join(sorted(outside))}; only scope columns and "
             "'queue' can narrow a key",
         )
-    _add_indexes(table, tuple(scope.values()), tuple(key_scope.values()))
+    extra = cls.__extra_indexes__
+    if not isinstance(extra, tuple | list) or any(name not in EXTRA_INDEXES for name in extra):
+        known = ", ".join(map(repr, EXTRA_INDEXES))
+        _refuse(mapper, f"__extra_indexes__ must be a tuple with some of {known}, not {extra!r}")
+    _add_indexes(table, tuple(scope.values()), tuple(key_scope.values()), extra)
     _add_checks(table)
 
 
@@ -109,7 +126,10 @@ def _refuse(mapper: Mapper[Any], problem: str) -> NoReturn:
 
 
 def _add_indexes(
-    table: Table, scope: tuple[Column[Any], ...], key_scope: tuple[Column[Any], ...]
+    table: Table,
+    scope: tuple[Column[Any], ...],
+    key_scope: tuple[Column[Any], ...],
+    extra: Iterable[str],
 ) -> None:
     c = table.c
     primary_key = [column for column in table.primary_key if column not in scope]
@@ -130,6 +150,11 @@ def _add_indexes(
     # Not WHERE state = 'claimed': the planner, whose statistics were taken while nothing was
     # claimed, then believes the index empty and finishes tasks by walking all of it.
     _index(table, "lease", [c.claimed_at], where=c.lease_token.is_not(None))
+    if "list" in extra:
+        # The state leads: else a planner without statistics takes it for whatever names a queue.
+        _index(table, "list", [c.state, *scope, c.queue, *primary_key])
+    if "finished" in extra:
+        _index(table, "finished", [c.finished_at], where=c.finished_at.is_not(None))
 
 
 def _index(
@@ -137,7 +162,7 @@ def _index(
     suffix: str,
     columns: list[Column[Any]],
     *,
-    where: ColumnElement[bool],
+    where: ColumnElement[bool] | None = None,
     unique: bool = False,
 ) -> None:
     # One word after the table's name: two tables never make the same name of two words.
@@ -150,10 +175,15 @@ def _index(
 def _add_checks(table: Table) -> None:
     c = table.c
     _check(table, "taskqueue_state_known", is_state(c.state, *TaskState))
+    # A claim whose lease has no end, or no beginning, would never be taken back.
+    lease = (c.lease_token, c.lease_expires_at, c.heartbeat_at, c.claimed_at)
     _check(
         table,
         "taskqueue_lease_claimed",
-        c.lease_token.is_not(None) == is_state(c.state, TaskState.CLAIMED),
+        case(
+            (is_state(c.state, TaskState.CLAIMED), and_(*(of.is_not(None) for of in lease))),
+            else_=c.lease_token.is_(None),
+        ),
     )
 
 

@@ -71,16 +71,20 @@ class BigIntId:
 class TaskMixin:
     """The columns of a task.
 
-    The host may set two attributes of the class:
+    The host may set these attributes of the class:
 
     * ``__scope__``: names of NOT NULL columns that divide the table (tenant, project …). They lead
       the claim index, and every claim and write names a value for each.
     * ``__key_scope__``: names of the scope columns, or ``"queue"``, within which ``key`` is
       unique. By default the scope.
+    * ``__extra_indexes__``: indexes for large tables, none by default, since each costs every
+      task some writing. ``"list"`` keeps pages of ``find`` and counts of ``stats`` cheap beside
+      millions of tasks; ``"finished"`` lets ``prune`` go by age, whatever the primary key.
     """
 
     __scope__: ClassVar[tuple[str, ...]] = ()
     __key_scope__: ClassVar[tuple[str, ...] | None] = None
+    __extra_indexes__: ClassVar[tuple[str, ...]] = ()
 
     queue: Mapped[str] = mapped_column(Text, nullable=False, server_default="default")
     """Name of the queue."""
@@ -176,14 +180,7 @@ class TaskEventMixin:
     @classmethod
     def __table_cls__(cls, name: str, metadata: Any, *args: Any, **options: Any) -> Table:
         """Make the table with the task's key in it; called by Declarative."""
-        task = getattr(cls, "__task_model__", None)
-        mapper = None if task is None else inspect(task, raiseerr=False)
-        table = None
-        if isinstance(mapper, Mapper) and mapper.inherits is None:
-            table = table_of(mapper) if hasattr(task, "__scope__") else None
-        if table is None:
-            message = f"{cls.__name__} must name a mapped task class in __task_model__"
-            raise UnsupportedModel(message)
+        table = _task_table(cls)
         own = {column.name for column in args if isinstance(column, Column)}
         referred = list(table.primary_key)
         names = [f"task_{column.name}" for column in referred]
@@ -204,6 +201,10 @@ LIBRARY_COLUMNS = tuple(
 )
 """Attributes of :class:`TaskMixin`: set by the queue's operations only."""
 
+_EVENT_COLUMNS = tuple(
+    name for name, value in vars(TaskEventMixin).items() if hasattr(value, "column")
+)
+
 
 def _furnish_task_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     furnish(mapper, cls, LIBRARY_COLUMNS)
@@ -212,10 +213,34 @@ def _furnish_task_class(mapper: Mapper[Any], cls: type[Any]) -> None:
         table.c.max_attempts.server_default = None
 
 
+def _task_table(event_class: type[Any]) -> Table:
+    """Return the table of the task class that an event class names.
+
+    Raises:
+        UnsupportedModel: It names none.
+    """
+    task = getattr(event_class, "__task_model__", None)
+    mapper = None if task is None else inspect(task, raiseerr=False)
+    table = None
+    if isinstance(mapper, Mapper) and mapper.inherits is None and hasattr(task, "__scope__"):
+        table = table_of(mapper)
+    if table is None:
+        message = f"{event_class.__name__} must name a mapped task class in __task_model__"
+        raise UnsupportedModel(message)
+    return table
+
+
 def _announce_event_class(mapper: Mapper[Any], cls: type[Any]) -> None:
     if mapper.inherits is None:
-        task_table = table_of(inspect(cls.__task_model__))
-        assert task_table is not None  # __table_cls__ has seen to it
+        task_table, own = _task_table(cls), table_of(mapper)
+        needed = [*(f"task_{column.name}" for column in task_table.primary_key), *_EVENT_COLUMNS]
+        missing = [name for name in needed if own is None or name not in own.c]
+        if missing:
+            message = (
+                f"{cls.__name__} lacks {', '.join(missing)}: name TaskEventMixin before the base, "
+                "or give its __table__ these columns"
+            )
+            raise UnsupportedModel(message)
         # In the table's own dictionary for such purposes: registries hold their classes weakly.
         task_table.info.setdefault(EVENT_CLASSES, []).append(cls)
 

@@ -110,6 +110,7 @@ class TaskModel(Generic[TaskT]):
         )
         self.primary_key: tuple[Column[Any], ...] = tuple(self.table.primary_key)
         self.key_names: tuple[str, ...] = tuple(column.key for column in self.primary_key)
+        self.extra_indexes: frozenset[str] = frozenset(cls.__extra_indexes__)
         self.is_board: bool = issubclass(cls, BoardMixin)
 
     @cached_property
@@ -260,15 +261,15 @@ class TaskModel(Generic[TaskT]):
         )
 
     def with_defaults(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return *row* with the Python-side defaults of the columns it lacks, evaluated for it."""
-        return {
-            **row,
-            **{
-                column.key: evaluate(column.default, row)
-                for column in self._python_defaults
-                if column.key not in row
-            },
-        }
+        """Return *row* with the Python-side defaults of the columns it lacks, evaluated for it.
+
+        In the order of the columns, as SQLAlchemy does: a default may ask for those before it.
+        """
+        filled = dict(row)
+        for column in self._python_defaults:
+            if column.key not in filled:
+                filled[column.key] = evaluate(column.default, filled)
+        return filled
 
     def fits_arrays(self, keys: Iterable[str]) -> bool:
         """Tell whether values of these columns can travel as arrays, one per column."""
@@ -295,15 +296,15 @@ def _is_plain(type_: Any) -> bool:
 class _Context:
     """What a context-sensitive default is given: the parameters of its row."""
 
-    def __init__(self, row: Mapping[str, Any]) -> None:
-        self.current_parameters = dict(row)
+    def __init__(self, row: dict[str, Any]) -> None:
+        self.current_parameters = row
 
     def get_current_parameters(self, isolate_multiinsert_groups: bool = True) -> dict[str, Any]:  # noqa: ARG002, FBT001, FBT002
         """Return the row."""
         return self.current_parameters
 
 
-def evaluate(default: Any, row: Mapping[str, Any]) -> Any:
+def evaluate(default: Any, row: dict[str, Any]) -> Any:
     """Return the value of a Python-side default or ``onupdate`` for *row*."""
     return default.arg(_Context(row)) if default.is_callable else default.arg
 

@@ -8,7 +8,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InvalidArgument
-from ..models import value_of
 from ..payloads import encode
 from ..statements import batch as statements
 from ..states import TaskState
@@ -160,7 +159,7 @@ def _made(
 
 def _found(core: QueueCore[Any], pending: Batch, rows: Sequence[Any]) -> dict[int, Enqueued]:
     """Pair rows that existed before with those that named them; one may answer several."""
-    by_name = {name: row for row in rows for name in _row_names(core, row)}
+    by_name = {name: row for row in rows for name in _row_names(row)}
     answers: dict[int, Enqueued] = {}
     for index, new in pending:
         for name in _names(new):
@@ -181,13 +180,9 @@ def _names(new: NewTask) -> list[Hashable]:
     return names
 
 
-def _row_names(core: QueueCore[Any], row: Any) -> list[Hashable]:
-    columns = core.model.table.c
-    return [
-        ("id", *(value_of(row, column) for column in core.model.primary_key)),
-        ("key", value_of(row, columns.key)),
-        ("unique_key", value_of(row, columns.unique_key)),
-    ]
+def _row_names(row: Any) -> list[Hashable]:
+    *primary_key, _, key, unique_key = row
+    return [("id", *primary_key), ("key", key), ("unique_key", unique_key)]
 
 
 def _existing(
@@ -222,8 +217,7 @@ def _record(
     model = core.model
     if model.events is not None:
         keys = {
-            f"tq_event_pk_{n}": [value_of(row, column) for row in made]
-            for n, column in enumerate(model.primary_key)
+            f"tq_event_pk_{n}": [row[n] for row in made] for n in range(len(model.primary_key))
         }
         caller.rows(
             core.statements(statements.record_created),
@@ -234,4 +228,5 @@ def _record(
 
 
 def _enqueued(core: QueueCore[Any], row: Any, *, created: bool) -> Enqueued:
-    return Enqueued(core.model.identity_of(row), created=created, state=TaskState(row.state))
+    *primary_key, state, _, _ = row
+    return Enqueued(core.model.identity(primary_key), created=created, state=TaskState(state))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     CTE,
+    Boolean,
     Column,
     ColumnElement,
     FromClause,
@@ -150,23 +151,71 @@ class Parts:
         ]
 
     def fenced(self, fence: Fence) -> ColumnElement[bool]:
-        """Return the condition under which a write after a claim may happen."""
+        """Return the condition under which a write after a claim may happen.
+
+        One expression, which no index serves: the row is found by its name, and a planner that
+        expects few claimed tasks would rather walk those.
+        """
         c = self.c
         match fence:
             case "token":
-                # One expression: as two conditions the planner multiplies their selectivities,
-                # expects a single row and goes quadratic in batches.
-                return case((is_state(c.state, TaskState.CLAIMED), c.lease_token)) == bind(
-                    "token", Uuid
-                )
+                return self.holds("token")
             case "holder":
-                return and_(
-                    is_state(c.state, TaskState.CLAIMED),
-                    c.claimed_by == bind("worker", Text),
-                    c.claimed_session == bind("session", Text),
+                held = (c.claimed_by == bind("worker", Text)) & (
+                    c.claimed_session == bind("session", Text)
                 )
+                return case((is_state(c.state, TaskState.CLAIMED), held))
             case "live":
-                return is_state(c.state, *LIVE)
+                return self.in_state(*LIVE)
+
+    def in_state(self, *states: TaskState) -> ColumnElement[bool]:
+        """Return whether the row is in one of these states, as an expression no index serves."""
+        return case((is_state(self.c.state, *states), literal_column("true", Boolean)))
+
+    def holds(self, token: str) -> ColumnElement[bool]:
+        """Return whether the row is claimed under the token of the bind ``tq_<token>``.
+
+        One expression: as two conditions the planner multiplies their selectivities, expects a
+        single row and goes quadratic in batches; or it walks the index of the claimed rows.
+        """
+        token_now = case((is_state(self.c.state, TaskState.CLAIMED), self.c.lease_token))
+        return token_now == bind(token, Uuid)
+
+    def of_key(self, scope: Iterable[str]) -> list[ColumnElement[bool]]:
+        """Return the conditions of the named scope columns that are part of the primary key."""
+        key = self.model.primary_key
+        return self.scoped(name for name in scope if self.model.scope[name] in set(key))
+
+    def beside(
+        self, scope: Iterable[str], when: ColumnElement[bool], *more: ColumnElement[bool]
+    ) -> list[ColumnElement[bool]]:
+        """Return the conditions of queue and scope, and *more*, such that no index serves them.
+
+        For what has an index of its own order: a planner without good statistics would rather
+        walk all of a queue in another index. Columns of the primary key stay as they are: they
+        choose the partition.
+
+        Args:
+            scope: The names of the scope columns that are bound.
+            when: A condition that holds of every row wanted.
+            more: Further conditions.
+        """
+        key = set(self.model.primary_key)
+        others = [name for name in scope if self.model.scope[name] not in key]
+        return [*self.of_key(scope), case((when, and_(*self.inside(others), *more)))]
+
+    def leased(self) -> list[ColumnElement[bool]]:
+        """Return the conditions of claimed rows that the lease index serves.
+
+        The range holds of every claim. Without statistics the planner takes nearly all rows for
+        claimed and reads the table in sequence; of a range it expects few.
+        """
+        c = self.c
+        return [
+            c.lease_token.is_not(None),
+            c.claimed_at > literal_column("'-infinity'", c.claimed_at.type),
+            c.claimed_at < literal_column("'infinity'", c.claimed_at.type),
+        ]
 
     def among(self, picked: CTE, scope: Iterable[str] | None = None) -> list[ColumnElement[bool]]:
         """Return the conditions that find the rows whose keys *picked* has."""

@@ -24,13 +24,14 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    true,
 )
 
 from .._schema import is_state
 from ..dialects import now, or_nothing
 from ..models import sql_default
 from ..states import ENDED, LIVE, EventType, TaskState
-from ._parts import NO_LEASE, NULL, Parts, arrays, bind, event_type, json_at, state
+from ._parts import NO_LEASE, NULL, ONE, Parts, arrays, bind, event_type, json_at, state
 from .lease import LOOKED_AT, no_attempt_left, remaining_columns
 
 Identity = Literal["id", "key", "unique_key"]
@@ -79,22 +80,30 @@ def insert_tasks(parts: Parts, columns: tuple[str, ...], due: Due, on_conflict: 
 
 
 def existing_tasks(parts: Parts, by: Identity) -> Any:
-    """Find the tasks that kept others out, by the arrays of what names them."""
+    """Find the tasks that kept others out, by the arrays of what names them.
+
+    Rows are like those of ``insert_tasks``: primary key, state, key, unique key.
+    """
     c = parts.c
     query = select(*parts.model.primary_key, c.state, c.key, c.unique_key)
     if by == "id":
-        named, same = _named(parts, {})
-        return query.select_from(parts.table.join(named, same)).where(*parts.scoped())
+        sent, same = _named(parts, {})
+        return query.select_from(parts.table.join(sent, same)).where(*parts.scoped())
     wanted = arrays("wanted", {"value": Text()})
     if by == "key":
-        within = [
-            of == bind("queue" if name == "queue" else f"scope_{name}", of.type)
-            for name, of in parts.model.key_scope.items()
+        named: list[ColumnElement[bool]] = [
+            c.key == wanted.c.value,
+            *(
+                of == bind("queue" if name == "queue" else f"scope_{name}", of.type)
+                for name, of in parts.model.key_scope.items()
+            ),
         ]
-        return query.select_from(parts.table.join(wanted, and_(c.key == wanted.c.value, *within)))
-    return query.select_from(
-        parts.table.join(wanted, and_(c.unique_key == wanted.c.value, *parts.inside()))
-    ).where(is_state(c.state, *LIVE))
+    else:
+        named = [c.unique_key == wanted.c.value, *parts.inside(), is_state(c.state, *LIVE)]
+    # At most one each, and the limit says so: a plain join may read the whole index to meet a
+    # few values.
+    found = query.where(*named).limit(ONE).lateral("tq_found")
+    return select(*found.c).select_from(wanted.join(found, true()))
 
 
 def record_created(parts: Parts) -> Any:
@@ -294,21 +303,26 @@ def by_keys(parts: Parts) -> Any:
 
 
 def prune(parts: Parts, scope: tuple[str, ...], states: tuple[TaskState, ...]) -> Any:
-    """Delete up to ``tq_limit`` tasks that ended long ago, oldest key first.
+    """Delete up to ``tq_limit`` tasks that ended long ago: oldest key first, or oldest end first.
 
     FOR UPDATE here: a task that an open insert refers to by a foreign key must stay.
     """
     c = parts.c
-    conditions = [
-        *parts.inside(scope),
-        is_state(c.state, *(states or ENDED)),
-        c.finished_at <= now() - bind("age", Interval),
-    ]
+    ended = is_state(c.state, *(states or ENDED))
+    old = c.finished_at <= now() - bind("age", Interval)
+    wanted = [*parts.inside(scope), ended, old]
+    order: list[ColumnElement[Any]] = [*parts.model.primary_key]
+    if "finished" in parts.model.extra_indexes:
+        # With an end on both sides: the planner then expects few rows, and takes the index.
+        some_time = c.finished_at > literal_column("'-infinity'", c.finished_at.type)
+        wanted = [old, some_time, *parts.beside(scope, c.finished_at.is_not(None), ended)]
+        order = [c.finished_at]
     picked = parts.once(
         select(*parts.model.primary_key)
-        .where(*conditions)
-        .order_by(*parts.model.primary_key)
+        .where(*wanted)
+        .order_by(*order)
         .limit(bind("limit", Integer))
         .with_for_update(skip_locked=True)
     )
-    return parts.delete().where(*conditions, *parts.among(picked, scope))
+    again = parts.beside(scope, c.finished_at.is_not(None), ended, old)
+    return parts.delete().where(*again, *parts.among(picked, scope))

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     Text,
     Uuid,
+    case,
     select,
     true,
 )
@@ -134,11 +135,13 @@ def take(parts: Parts, found: Found) -> Any:
 
 
 def _still(parts: Parts, found: Found) -> list[ColumnElement[bool]]:
+    """Return the conditions of a row that was found so; none that a partial index could serve.
+
+    The row is found by its key. A planner without good statistics would rather walk all that is
+    queued or claimed.
+    """
     c = parts.c
     if found == "queued":
-        return [is_state(c.state, TaskState.QUEUED), c.run_at <= now()]
-    same_claim = [
-        is_state(c.state, TaskState.CLAIMED),
-        c.lease_token == bind("seen_token", Uuid),
-    ]
-    return same_claim if found == "held" else [*same_claim, c.lease_expires_at <= now()]
+        return [case((is_state(c.state, TaskState.QUEUED), c.run_at)) <= now()]
+    same_claim = parts.holds("seen_token")
+    return [same_claim] if found == "held" else [same_claim, c.lease_expires_at <= now()]

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from sqlalchemy import Interval, Text, cast, func, not_
-from sqlalchemy.dialects.postgresql import JSONB
 
-from .._schema import is_state
-from ..dialects import now
+from ..dialects import StoredJSON, now
 from ..states import EventType, TaskState
 from ._parts import NO_HOLDER, NO_LEASE, NULL, ONE, By, Fence, Parts, bind, state
 from .lease import no_attempt_left
@@ -24,7 +22,7 @@ def complete(parts: Parts, by: By, fence: Fence) -> Any:
             **NO_LEASE,
             "state": state(TaskState.DONE),
             # As text, as in batches: a host's serialiser must not keep a task from its end.
-            "result": cast(bind("result", Text), JSONB),
+            "result": cast(bind("result", Text), StoredJSON),
             "error": NULL,
             # Forced, it was not the holder who ended it: its own complete() must be refused.
             "ended_token": NULL if fence == "live" else parts.c.lease_token,
@@ -129,7 +127,7 @@ def retry(parts: Parts, by: By) -> Any:
         where=[
             *parts.inside(),
             *parts.named(by),
-            is_state(c.state, TaskState.FAILED, TaskState.CANCELLED),
+            parts.in_state(TaskState.FAILED, TaskState.CANCELLED),
         ],
         event=EventType.RESTARTED,
     )

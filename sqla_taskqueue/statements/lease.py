@@ -76,19 +76,18 @@ def reclaim(parts: Parts, scope: tuple[str, ...], expiry: Expiry, exhausted: boo
     the look and the write stays as it is.
     """
     c = parts.c
-    conditions = [
-        c.lease_token.is_not(None),
+    expired = [
         _expired(parts, expiry),
         no_attempt_left(parts) if exhausted else not_(no_attempt_left(parts)),
     ]
-    inside = parts.inside(scope)
+    wanted = parts.beside(scope, c.lease_token.is_not(None), *expired)
     query = (
         select(*parts.key_and_counters(), c.claimed_by, c.claimed_session)
-        .where(*inside, *conditions)
+        .where(*parts.leased(), *wanted)
         .order_by(c.claimed_at)
         .limit(bind("limit", Integer))
     )
-    return _give_up(parts, query, [*inside, *conditions], scope, exhausted=exhausted, skip=True)
+    return _give_up(parts, query, wanted, scope, exhausted=exhausted, skip=True)
 
 
 def give_up(parts: Parts) -> Any:
@@ -97,7 +96,7 @@ def give_up(parts: Parts) -> Any:
     conditions = [
         *parts.inside(),
         *parts.named("id"),
-        c.lease_token == bind("seen_token", c.lease_token.type),
+        parts.holds("seen_token"),
         _expired(parts, "lease"),
         no_attempt_left(parts),
     ]

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, DateTime, Integer, Text, func, literal_column, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    Text,
+    func,
+    literal_column,
+    select,
+    true,
+    tuple_,
+    union_all,
+)
 from sqlalchemy.orm import defer
 
 from .._schema import is_state
@@ -38,19 +49,31 @@ def find(
         "session": c.claimed_session,
         "created_by": c.created_by,
     }
-    conditions = [postgresql_only(), *parts.inside(scope)]
-    if states:
-        conditions.append(is_state(c.state, *states))
-    conditions += [compared[name] == bind(name, Text) for name in filters if name in compared]
     key = parts.model.primary_key
+    newest_first = [column.desc() for column in key]
+    conditions = [compared[name] == bind(name, Text) for name in filters if name in compared]
     if "after" in filters:
         after = [bind(f"pk_{index}", column.type) for index, column in enumerate(key)]
         conditions.append(tuple_(*key) < tuple_(*after))
+    conditions = [*parts.inside(scope), *conditions]
+    limit = bind("limit", Integer)
+    if _listed(parts, scope):
+        # The page of each state is a range of the index; the page is the newest of them all.
+        pages = [
+            select(*key).where(*conditions, is_state(c.state, state)).order_by(*newest_first)
+            for state in states or TaskState
+        ]
+        every = union_all(*(page.limit(limit) for page in pages)).subquery("tq_pages")
+        newest = [every.c[column.key].desc() for column in key]
+        picked = parts.once(select(*every.c).order_by(*newest).limit(limit))
+        conditions = [*parts.of_key(scope), *parts.among(picked, scope)]
+    elif states:
+        conditions.append(is_state(c.state, *states))
     query = (
         select(parts.model.cls, *key)
-        .where(*conditions)
-        .order_by(*(column.desc() for column in key))
-        .limit(bind("limit", Integer))
+        .where(postgresql_only(), *conditions)
+        .order_by(*newest_first)
+        .limit(limit)
     )
     if content:
         return query
@@ -70,30 +93,63 @@ def history(parts: Parts) -> Any:
 
 
 def stats(parts: Parts, scope: Scope) -> Any:
-    """Count tasks by state in one statement; ended ones up to ``tq_counted`` and one more."""
+    """Count tasks by state in one statement.
+
+    What is queued or claimed is counted in its own index. The rest is counted in one pass over
+    the table; with the index of the class's lists, each state in its range of it, and ended ones
+    up to ``tq_counted`` and one more.
+    """
     c = parts.c
-
-    def number(*conditions: ColumnElement[bool], capped: bool = False) -> ColumnElement[int]:
-        if not capped:
-            counted = select(func.count()).select_from(parts.table)
-            return counted.where(*parts.inside(scope), *conditions).scalar_subquery()
-        rows = (
-            select(literal_column("1").label("one"))
-            .select_from(parts.table)
-            .where(*parts.inside(scope), *conditions)
-            .limit(bind("counted", Integer))
-            .subquery()
+    count = func.count()
+    due = c.run_at <= now()
+    queued = (
+        select(
+            count.label("queued"),
+            count.filter(due).label("due"),
+            func.min(c.run_at, type_=c.run_at.type).filter(due).label("oldest_due_at"),
         )
-        return select(func.count()).select_from(rows).scalar_subquery()
-
-    due = [is_state(c.state, TaskState.QUEUED), c.run_at <= now()]
-    oldest = select(func.min(c.run_at, type_=DateTime(timezone=True)))
-    return select(
-        *(
-            number(is_state(c.state, state), capped=state in ENDED).label(state.value)
-            for state in TaskState
-        ),
-        number(*due).label("due"),
-        number(c.lease_token.is_not(None), c.lease_expires_at <= now()).label("expired"),
-        oldest.where(*parts.inside(scope), *due).scalar_subquery().label("oldest_due_at"),
+        .where(*parts.inside(scope), is_state(c.state, TaskState.QUEUED))
+        .subquery("tq_queued")
     )
+    claimed = (
+        select(
+            count.label("claimed"),
+            count.filter(c.lease_expires_at <= now()).label("expired"),
+        )
+        .select_from(parts.table)
+        .where(*parts.inside(scope), *parts.leased())
+        .subquery("tq_claimed")
+    )
+    others = [state for state in TaskState if state not in (TaskState.QUEUED, TaskState.CLAIMED)]
+    if _listed(parts, scope):
+        rest = select(*(_listed_number(parts, scope, state) for state in others))
+    else:
+        rest = (
+            select(*(count.filter(is_state(c.state, state)).label(state) for state in others))
+            .select_from(parts.table)
+            .where(*parts.inside(scope), is_state(c.state, *others))
+        )
+    counted = rest.subquery("tq_others")
+    by_state = {column.key: column for source in (queued, claimed, counted) for column in source.c}
+    return select(
+        *(by_state[state] for state in TaskState),
+        queued.c.due,
+        claimed.c.expired,
+        queued.c.oldest_due_at,
+    ).select_from(queued.join(claimed, true()).join(counted, true()))
+
+
+def _listed(parts: Parts, scope: Scope) -> bool:
+    """Return whether the index of the class's lists serves this scope."""
+    return "list" in parts.model.extra_indexes and len(scope) == len(parts.model.scope)
+
+
+def _listed_number(parts: Parts, scope: Scope, state: TaskState) -> ColumnElement[int]:
+    rows: Select[Any] = (
+        select(literal_column("1").label("one"))
+        .select_from(parts.table)
+        .where(*parts.inside(scope), is_state(parts.c.state, state))
+    )
+    if state in ENDED:
+        rows = rows.limit(bind("counted", Integer))
+    return select(func.count()).select_from(rows.subquery()).scalar_subquery().label(state)

@@ -296,6 +296,7 @@ async def test_stats_count_every_state(twin):
         twin.sql(
             "UPDATE tasks SET state = %(state)s,"
             " lease_token = CASE %(state)s WHEN 'claimed' THEN gen_random_uuid() END,"
+            " claimed_at = '2001-01-01Z', heartbeat_at = '2001-01-01Z',"
             " lease_expires_at = CASE WHEN name::int %% 2 = 1 THEN '2001-01-01Z'::timestamptz"
             " ELSE '2999-01-01Z' END"
             " WHERE name <> '' AND name::int BETWEEN %(first)s AND %(last)s",

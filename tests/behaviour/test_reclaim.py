@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from psycopg.errors import CheckViolation
 from sqlalchemy import text
 
 from sqla_taskqueue import LeaseLost, Limits, RefusalReason
@@ -126,9 +127,9 @@ async def test_a_large_backlog_is_taken_back_in_one_call(twin, model):
     columns = ", project_hash, role" if model is Task else ""
     twin.sql(
         f"INSERT INTO {model.__tablename__} (id, state, lease_token, lease_expires_at, claimed_at,"
-        f" claimed_by, claimed_session, attempt, max_attempts{columns})"
+        f" heartbeat_at, claimed_by, claimed_session, attempt, max_attempts{columns})"
         " SELECT gen_random_uuid(), 'claimed', gen_random_uuid(), statement_timestamp(),"
-        f" statement_timestamp(), 'w', '', 1, 1 + (n > 2100)::int{scope}"
+        f" statement_timestamp(), statement_timestamp(), 'w', '', 1, 1 + (n > 2100)::int{scope}"
         " FROM generate_series(1, 2500) AS n"
     )
     taken_back = await committed(twin, twin.queue(model).reclaim)
@@ -376,3 +377,11 @@ async def test_attempts_without_limit_are_always_requeued(twin):
     expire(twin, queue)
     taken_back = await committed(twin, queue.reclaim)
     assert (taken_back.requeued, taken_back.failed) == (1, 0)
+
+
+@pytest.mark.parametrize("part", ["lease_expires_at", "heartbeat_at", "claimed_at"])
+async def test_a_claim_without_a_whole_lease_cannot_be_stored(twin, part):
+    """Written by hand, it would never run out, or never be found: the table refuses it."""
+    await send_and_take(twin, queue_of(twin, Task))
+    with pytest.raises(CheckViolation, match="taskqueue_lease_claimed"):
+        twin.sql(f"UPDATE tasks SET {part} = NULL")

@@ -65,7 +65,7 @@ def constraints(
 ) -> dict[str, str]:
     """Return the definitions of a table's constraints of one kind (CHECKs) by name."""
     rows = database.sql(_CONSTRAINTS, table=table, schema=schema)
-    return {row.name: row.definition for row in rows if row.kind == kind}
+    return {row.name: " ".join(row.definition.split()) for row in rows if row.kind == kind}
 
 
 def objects(database: Database) -> list[tuple[str, str]]:
@@ -102,7 +102,11 @@ def expected_indexes(
 
 EXPECTED_CHECKS = {
     f"CHECK ({_states(*TaskState)})",
-    "CHECK (((lease_token IS NOT NULL) = (state = 'claimed'::text)))",
+    (
+        "CHECK ( CASE WHEN (state = 'claimed'::text) THEN ((lease_token IS NOT NULL) AND"
+        " (lease_expires_at IS NOT NULL) AND (heartbeat_at IS NOT NULL) AND (claimed_at IS NOT NULL))"
+        " ELSE (lease_token IS NULL) END)"
+    ),
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,34 +60,77 @@ def configure(connection: Connection, settings: dict[str, str]) -> None:
         connection.exec_driver_sql(f"SET LOCAL {name} = {value}")
 
 
+class Explained(NamedTuple):
+    """A statement as it went to the driver, and its plan at that moment."""
+
+    text: str
+    mode: str
+    plan: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.mode}: {self.text}\n{json.dumps(self.plan, indent=1)}"
+
+
+@contextmanager
+def explaining(engine: Engine) -> Iterator[list[Explained]]:
+    """Explain what is sent through *engine*, in both plan modes, just before it is sent.
+
+    Where it is sent: in the same transaction, whose rows it finds; its effect is undone.
+    """
+    explained: list[Explained] = []
+
+    def look(connection, cursor, statement, parameters, context, executemany):
+        if "pg_notify" in statement or "SAVEPOINT" in statement:
+            return
+        raw = connection.connection.dbapi_connection
+        sent = Sent(statement, dict(parameters or {}))
+        for mode in MODES:
+            raw.execute("SAVEPOINT before_the_look")
+            raw.execute(f"SET LOCAL plan_cache_mode = {mode}")
+            explained.append(Explained(statement, mode, _explained(raw, sent)))
+            raw.execute("ROLLBACK TO SAVEPOINT before_the_look")
+
+    event.listen(engine, "before_cursor_execute", look)
+    try:
+        yield explained
+    finally:
+        event.remove(engine, "before_cursor_execute", look)
+
+
 _names = count()
 
 
 def explain(engine: Engine, sent: Sent, *, mode: str, **settings: str) -> dict[str, Any]:
     """Run *sent* as a prepared statement under a plan *mode*, undo it, and return its plan."""
+    with engine.connect() as connection:
+        configure(connection, {"plan_cache_mode": mode, **settings})
+        plan = _explained(connection.connection.dbapi_connection, sent)
+        connection.rollback()
+    return plan
+
+
+def _explained(raw: Any, sent: Sent) -> dict[str, Any]:
     order: list[str] = []
 
     def number(match: re.Match[str]) -> str:
         if match[1] not in order:
             order.append(match[1])
-        return f"${order.index(match[1]) + 1}"
+        place = f"${order.index(match[1]) + 1}"
+        # The driver says that it sends an interval; PREPARE has to be told.
+        return f"{place}::interval" if isinstance(sent.params[match[1]], timedelta) else place
 
     text = re.sub(r"%\((\w+)\)s", number, sent.text).replace("%%", "%")
     name = f"explained_{next(_names)}"
-    with engine.connect() as connection:
-        configure(connection, {"plan_cache_mode": mode, **settings})
-        raw = connection.connection.dbapi_connection
-        raw.execute(f"PREPARE {name} AS {text}", prepare=False)
-        values = sql.SQL(", ").join(sql.Literal(sent.params[one]) for one in order)
-        arguments = sql.SQL("({})").format(values) if order else sql.SQL("")
-        explained = raw.execute(
-            sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {} {}").format(
-                sql.Identifier(name), arguments
-            ),
-            prepare=False,
-        ).fetchone()[0]
-        connection.rollback()
-    return explained[0]["Plan"]
+    raw.execute(f"PREPARE {name} AS {text}", prepare=False)
+    values = sql.SQL(", ").join(sql.Literal(sent.params[one]) for one in order)
+    arguments = sql.SQL("({})").format(values) if order else sql.SQL("")
+    [[plan]] = raw.execute(
+        sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {} {}").format(
+            sql.Identifier(name), arguments
+        ),
+        prepare=False,
+    ).fetchone()
+    return plan["Plan"]
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -114,3 +159,8 @@ def removed(plan: dict[str, Any]) -> float:
     return sum(
         node.get("Rows Removed by Filter", 0) * node["Actual Loops"] for node in nodes(plan)
     )
+
+
+def buffers(plan: dict[str, Any]) -> int:
+    """Return how many pages a plan, or a part of it, looked at."""
+    return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 from sqla_taskqueue import Queue
 from tests.behaviour.hosts import Base as Shared
 from tests.behaviour.hosts import Board, Logged, Pair, Task
-from tests.plans.hosts import Audited, Cell, Grid, Word
+from tests.plans.hosts import Audited, Cell, Grid, Listed, Word
 from tests.plans.hosts import Base as Further
 
 if TYPE_CHECKING:
     from tests.database import Database
+
+
+_numbers = count()
 
 
 class Host(NamedTuple):
@@ -37,6 +42,14 @@ class Host(NamedTuple):
         """Return a queue of the class, its scope bound."""
         return Queue(self.model, name).scope(**self.scope)
 
+    def new_id(self) -> Any:
+        """Return a primary key that no task has."""
+        number = 10**9 + next(_numbers)
+        if self.key["id" if "id" in self.key else "row"] == "gen_random_uuid()":
+            return uuid4()
+        whole = (*self.scope.values(), number, number)
+        return number if self is PAIR else str(number) if self is WORD else whole
+
     def fill(self, database: Database, number: int, **columns: str) -> None:
         """Insert *number* tasks; *columns* are SQL expressions of ``i``, from 1."""
         scope = {name: repr(value) for name, value in self.scope.items()}
@@ -56,6 +69,7 @@ GRID = Host(Grid, {}, {"row": "nextval('filled') % 7", "column": "lastval()"})
 WORD = Host(Word, {}, {"id": "md5(nextval('filled')::text)"})
 AUDITED = Host(Audited, {"tenant": "a"}, {"id": "gen_random_uuid()"})
 CELL = Host(Cell, {"tenant": 7}, {"row": "nextval('filled') % 7", "column": "lastval()"})
+LISTED = Host(Listed, {"tenant": "a"}, {"id": "gen_random_uuid()"})
 
 HOSTS = (TASK, LOGGED, PAIR, GRID, CELL)
 """Keys of one and several columns, with and without scope and events."""

@@ -58,3 +58,12 @@ class Cell(TaskMixin, Base):
 class CellEvent(TaskEventMixin, Base):
     __tablename__ = "cell_events"
     __task_model__ = Cell
+
+
+class Listed(UuidId, TaskMixin, Base):
+    """With every index that a class can ask for."""
+
+    __tablename__ = "listed"
+    __scope__ = ("tenant",)
+    __extra_indexes__ = ("list", "finished")
+    tenant: Mapped[str]

@@ -20,6 +20,7 @@ EXPIRED = {
     "state": "'claimed'",
     "lease_token": "gen_random_uuid()",
     "lease_expires_at": "statement_timestamp() - interval '1 minute'",
+    "heartbeat_at": "statement_timestamp() - i * interval '1 second'",
     "claimed_at": "statement_timestamp() - i * interval '1 second'",
     "max_attempts": "20",
 }

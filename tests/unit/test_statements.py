@@ -44,9 +44,9 @@ from sqla_taskqueue import Queue, statements
 from sqla_taskqueue.models import TaskModel
 from sqla_taskqueue.statements import Statements
 from tests.behaviour.hosts import Board, Logged, Pair, Task
-from tests.plans.hosts import Audited, Cell, Grid, Word
+from tests.plans.hosts import Audited, Cell, Grid, Listed, Word
 
-HOSTS = (Task, Logged, Pair, Board, Grid, Word, Audited, Cell)
+HOSTS = (Task, Logged, Pair, Board, Grid, Word, Audited, Cell, Listed)
 MODELS = {cls: TaskModel(cls) for cls in HOSTS}
 BUILT = {cls: Statements(model) for cls, model in MODELS.items()}
 DIALECTS = {name: getattr(postgresql, name).dialect() for name in ("psycopg", "asyncpg")}
@@ -142,7 +142,10 @@ def leaves(source):
 
 
 def conditions(element):
-    """Return the conditions of one SELECT or UPDATE that all must hold."""
+    """Return the conditions of one SELECT or UPDATE that all must hold.
+
+    CASE WHEN a THEN b END is a condition that no index serves: a, and b.
+    """
     pending, found = list(element._where_criteria), []
     while pending:
         condition = pending.pop()
@@ -150,6 +153,9 @@ def conditions(element):
             pending += condition.clauses
         elif isinstance(condition, Grouping):
             pending.append(condition.element)
+        elif isinstance(condition, Case) and condition.else_ is None:
+            [both] = condition.whens
+            pending += both
         else:
             found.append(condition)
     return found
