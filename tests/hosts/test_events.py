@@ -9,7 +9,16 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import ForeignKey, ForeignKeyConstraint, Integer, delete, func, text
+from sqlalchemy import (
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Integer,
+    Table,
+    delete,
+    func,
+    text,
+)
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -26,6 +35,7 @@ from sqla_taskqueue import (
 )
 from tests.hosts import keys
 from tests.hosts.catalogue import constraints, indexes
+from tests.hosts.kinds import library_columns
 from tests.hosts.life import lead_a_life
 
 two_drivers = pytest.mark.parametrize("driver", ["psycopg", "asyncpg"], indirect=True)
@@ -149,6 +159,21 @@ def through_an_abstract_class(base: Any, task: Any) -> Any:
     return Event
 
 
+def of_its_own_table(base: Any, task: Any) -> Any:
+    """A table that the host wrote."""
+
+    class Event(TaskEventMixin, base):
+        __table__ = Table(
+            "events",
+            base.metadata,
+            Column("task_id", ForeignKey(task.id, ondelete="CASCADE"), primary_key=True),
+            *library_columns(mixin=TaskEventMixin),
+        )
+        __task_model__ = task
+
+    return Event
+
+
 def of_another_registry(base: Any, task: Any) -> Any:
     """Not on the task class's base."""
 
@@ -170,6 +195,7 @@ FORMS = [
     of_a_dataclass,
     by_the_registry,
     through_an_abstract_class,
+    of_its_own_table,
     of_another_registry,
 ]
 

@@ -214,6 +214,25 @@ def test_an_event_class_of_a_child(base):
         )
 
 
+@pytest.mark.parametrize("missing", [("task_id",), ("detail", "created_at"), ("task_id", "type")])
+def test_an_event_class_whose_table_lacks_columns(base, missing):
+    """A table of the host's without the task's key or our columns is refused, naming them."""
+    columns = library_columns(*missing, mixin=TaskEventMixin)
+    if "task_id" not in missing:
+        columns.insert(0, Column("task_id", Uuid, primary_key=True))
+    event_class = type("HostEvent", (TaskEventMixin,), {"__task_model__": make(base)})
+    table = Table("events", base.metadata, *columns)
+    with pytest.raises(UnsupportedModel, match=f"HostEvent lacks {', '.join(missing)}:"):
+        base.registry.map_imperatively(event_class, table)
+
+
+def test_an_imperative_event_class_must_name_its_task_class(base):
+    """However it is mapped, an event class says whose events it takes."""
+    table = Table("events", base.metadata, *library_columns(mixin=TaskEventMixin))
+    with pytest.raises(UnsupportedModel, match="HostEvent must name a mapped task class"):
+        base.registry.map_imperatively(type("HostEvent", (TaskEventMixin,), {}), table)
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize("driver", ["psycopg"], indirect=True)
 async def test_two_event_classes_of_one_task_class(twin, base):

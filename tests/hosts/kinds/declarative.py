@@ -192,16 +192,18 @@ def mapped_imperatively() -> Any:
     return Task
 
 
-def library_columns(*without: str) -> list[Column[Any]]:
+def library_columns(*without: str, mixin: Any = TaskMixin) -> list[Column[Any]]:
     """Return columns as a host writes them into a table of its own."""
     return [
         Column(
             name,
             attribute.column.type,
+            primary_key=attribute.column.primary_key,
             nullable=attribute.column.nullable,
+            default=attribute.column.default and attribute.column.default.arg,
             server_default=attribute.column.server_default and attribute.column.server_default.arg,
         )
-        for name, attribute in vars(TaskMixin).items()
+        for name, attribute in vars(mixin).items()
         if hasattr(attribute, "column") and name not in without
     ]
 
