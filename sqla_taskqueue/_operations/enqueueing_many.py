@@ -18,8 +18,6 @@ from ._wakeups import wake
 from .enqueueing import TRIES, explained, insert_or_explain, insert_or_find
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from .._core import QueueCore
     from .._sessions import Caller
 
@@ -99,7 +97,7 @@ def _insert(
     for _ in range(TRIES):
         returned = caller.rows(statement, _arrays(shape, pending))
         _record(caller, core, returned, actor, statement)
-        answers |= _made(core, shape, pending, returned)
+        answers |= _made(caller, core, shape, pending, returned, statement)
         pending = [numbered for numbered in pending if numbered[0] not in answers]
         if pending:
             answers |= _existing(caller, core, pending, statement)
@@ -120,10 +118,7 @@ def _insert_all(
     with explained(caller, core, statement):
         returned = caller.rows(statement, _arrays(shape, batch))
     _record(caller, core, returned, actor, statement)
-    return {
-        index: _enqueued(core, row, created=True)
-        for (index, _), row in zip(batch, returned, strict=True)
-    }
+    return _all_made(core, batch, returned)
 
 
 def _arrays(shape: _Shape, batch: Batch) -> dict[str, Any]:
@@ -140,72 +135,79 @@ def _arrays(shape: _Shape, batch: Batch) -> dict[str, Any]:
     return arrays
 
 
+def _all_made(core: QueueCore[Any], batch: Batch, returned: Sequence[Any]) -> dict[int, Enqueued]:
+    return {
+        index: _enqueued(core, row, created=True)
+        for (index, _), row in zip(batch, returned, strict=True)
+    }
+
+
 def _made(
-    core: QueueCore[Any], shape: _Shape, pending: Batch, returned: Sequence[Any]
+    caller: Caller,
+    core: QueueCore[Any],
+    shape: _Shape,
+    pending: Batch,
+    returned: Sequence[Any],
+    route: Any,
 ) -> dict[int, Enqueued]:
     """Pair inserted rows with those that were sent; of two alike the first was inserted."""
+    if len(returned) == len(pending):
+        return _all_made(core, pending, returned)
     names = core.model.key_names
-    if shape.columns.issuperset(names):
+    has_id = shape.columns.issuperset(names)
+    if has_id:
         of_new, of_row = itemgetter(*names), itemgetter(*range(len(names)))
     else:
         of_new, of_row = itemgetter("key", "unique_key"), itemgetter(-2, -1)
     rows = {of_row(row): row for row in returned}
-    return {
+    answers = {
         index: _enqueued(core, row, created=True)
         for index, new in pending
         if (row := rows.pop(of_new(new.columns), None)) is not None
     }
-
-
-def _found(core: QueueCore[Any], pending: Batch, rows: Sequence[Any]) -> dict[int, Enqueued]:
-    """Pair rows that existed before with those that named them; one may answer several."""
-    by_name = {name: row for row in rows for name in _row_names(row)}
-    answers: dict[int, Enqueued] = {}
-    for index, new in pending:
-        for name in _names(new):
-            if name in by_name:
-                answers[index] = _enqueued(core, by_name[name], created=False)
-                break
+    if rows and has_id:
+        # The database shows keys in a form of its own, and has to say whose they are.
+        left = [numbered for numbered in pending if numbered[0] not in answers]
+        for place, found in _look_up(caller, core, "id", left, route):
+            if rows.pop(of_row(found), None) is not None:
+                answers[left[place][0]] = _enqueued(core, found, created=True)
     return answers
-
-
-def _names(new: NewTask) -> list[Hashable]:
-    """Return what may name an existing row: an id that the caller gave, key and unique key."""
-    names: list[Hashable] = [] if new.id_values is None else [("id", *new.id_values)]
-    names += [
-        (by, value)
-        for by, value in (("key", new.key), ("unique_key", new.unique_key))
-        if value is not None
-    ]
-    return names
-
-
-def _row_names(row: Any) -> list[Hashable]:
-    *primary_key, _, key, unique_key = row
-    return [("id", *primary_key), ("key", key), ("unique_key", unique_key)]
 
 
 def _existing(
     caller: Caller, core: QueueCore[Any], pending: Batch, route: Any
 ) -> dict[int, Enqueued]:
     """Look up the rows that exist already, by id, by key, and by unique key."""
-    wanted: list[tuple[statements.Identity, dict[str, Any]]] = []
-    identified = [new.id_values for _, new in pending if new.id_values is not None]
-    if identified:
-        columns = zip(*identified, strict=True)
-        wanted.append(
-            ("id", {f"tq_sent_pk_{n}": list(values) for n, values in enumerate(columns)})
-        )
-    for by in ("key", "unique_key"):
-        values = sorted({new.columns[by] for _, new in pending if new.columns[by] is not None})
-        if values:
-            wanted.append((by, {"tq_wanted_value": values}))
+    named: dict[statements.Identity, Batch] = {
+        "id": [numbered for numbered in pending if numbered[1].id_values is not None],
+        "key": [numbered for numbered in pending if numbered[1].key is not None],
+        "unique_key": [numbered for numbered in pending if numbered[1].unique_key is not None],
+    }
     answers: dict[int, Enqueued] = {}
-    for by, params in wanted:
-        query = core.statements(statements.existing_tasks, by)
-        found = caller.rows(query, {**core.inside, **params}, route=route)
-        answers = _found(core, pending, found) | answers
+    for by, sent in named.items():
+        if sent:
+            found = {
+                sent[place][0]: _enqueued(core, row, created=False)
+                for place, row in _look_up(caller, core, by, sent, route)
+            }
+            answers = found | answers
     return answers
+
+
+def _look_up(
+    caller: Caller, core: QueueCore[Any], by: statements.Identity, sent: Batch, route: Any
+) -> list[tuple[int, Any]]:
+    """Return the rows that exist under these names, in the order of *sent*, with their places."""
+    if by == "id":
+        names = {
+            f"tq_sent_pk_{n}": [new.columns[key] for _, new in sent]
+            for n, key in enumerate(core.model.key_names)
+        }
+    else:
+        names = {"tq_wanted_value": [new.columns[by] for _, new in sent]}
+    query = core.statements(statements.existing_tasks, by)
+    rows = caller.rows(query, {**core.inside, **names}, route=route)
+    return sorted(((row.tq_n - 1, row) for row in rows), key=itemgetter(0))
 
 
 def _record(
@@ -228,5 +230,6 @@ def _record(
 
 
 def _enqueued(core: QueueCore[Any], row: Any, *, created: bool) -> Enqueued:
-    *primary_key, state, _, _ = row
-    return Enqueued(core.model.identity(primary_key), created=created, state=TaskState(state))
+    size = len(core.model.primary_key)
+    id_ = core.model.identity(row[:size])
+    return Enqueued(id_, created=created, state=TaskState(row[size]))

@@ -82,13 +82,14 @@ def insert_tasks(parts: Parts, columns: tuple[str, ...], due: Due, on_conflict: 
 def existing_tasks(parts: Parts, by: Identity) -> Any:
     """Find the tasks that kept others out, by the arrays of what names them.
 
-    Rows are like those of ``insert_tasks``: primary key, state, key, unique key.
+    Rows are the primary key, the state, and the place in the arrays.
     """
     c = parts.c
-    query = select(*parts.model.primary_key, c.state, c.key, c.unique_key)
+    query = select(*parts.model.primary_key, c.state)
     if by == "id":
         sent, same = _named(parts, {})
-        return query.select_from(parts.table.join(sent, same)).where(*parts.scoped())
+        found = query.add_columns(sent.c.tq_n)
+        return found.select_from(parts.table.join(sent, same)).where(*parts.scoped())
     wanted = arrays("wanted", {"value": Text()})
     if by == "key":
         named: list[ColumnElement[bool]] = [
@@ -102,8 +103,8 @@ def existing_tasks(parts: Parts, by: Identity) -> Any:
         named = [c.unique_key == wanted.c.value, *parts.inside(), is_state(c.state, *LIVE)]
     # At most one each, and the limit says so: a plain join may read the whole index to meet a
     # few values.
-    found = query.where(*named).limit(ONE).lateral("tq_found")
-    return select(*found.c).select_from(wanted.join(found, true()))
+    task = query.where(*named).limit(ONE).lateral("tq_found")
+    return select(*task.c, wanted.c.tq_n).select_from(wanted.join(task, true()))
 
 
 def record_created(parts: Parts) -> Any:

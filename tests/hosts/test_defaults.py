@@ -21,6 +21,7 @@ from sqlalchemy import (
     String,
     Text,
     TypeDecorator,
+    Uuid,
     func,
     text,
 )
@@ -34,7 +35,7 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.types import UserDefinedType
 
-from sqla_taskqueue import InvalidArgument, TaskEventMixin, TaskMixin, TaskSpec, UuidId
+from sqla_taskqueue import InvalidArgument, TaskEventMixin, TaskMixin, TaskSpec, UuidId, uuid7
 
 two_drivers = pytest.mark.parametrize("driver", ["psycopg", "asyncpg"], indirect=True)
 
@@ -113,6 +114,24 @@ class Various(Plain):
     tags: Mapped[list[str]] = mapped_column(ARRAY(Text), default=lambda: ["a", f"{next(COUNTER)}"])
     extra: Mapped[dict[str, Any]] = mapped_column(JSONB, default=lambda: {"n": next(COUNTER)})
     code: Mapped[str] = mapped_column(CaseLess, default=lambda: f"c{next(COUNTER)}")
+
+
+def loud_uuid() -> str:
+    """Return a UUID as PostgreSQL takes it, but never shows it."""
+    return uuid7().hex.upper()
+
+
+class Rewritten(TaskMixin, Base):
+    """The database shows keys in another form than the host makes them in."""
+
+    __tablename__ = "rewritten"
+
+    id: Mapped[str] = mapped_column(Uuid(as_uuid=False), primary_key=True, default=loud_uuid)
+
+
+class RewrittenEvent(TaskEventMixin, Base):
+    __tablename__ = "rewritten_events"
+    __task_model__ = Rewritten
 
 
 class Task(Plain, UuidId, TaskMixin, Base):
@@ -250,3 +269,32 @@ async def test_a_column_without_a_default_is_missed_before_any_sql(twin):
             with pytest.raises(InvalidArgument, match="'team'"):
                 await call()
         assert await queue.enqueue_many(session, [TaskSpec(values={"team": "a"})])
+
+
+async def test_keys_that_come_back_in_another_form(twin):
+    """A key that the database shows in its own form is paired with its row all the same."""
+    twin.create(Base.metadata)
+    queue = twin.queue(Rewritten)
+    own = uuid7()
+    async with twin.begin() as session:
+        await queue.enqueue(session, key="old")
+        specs = [
+            TaskSpec("a"),
+            TaskSpec("b", key="old"),
+            TaskSpec("c", key="new"),
+            TaskSpec("d", id=own.hex),
+            TaskSpec("e", key="new"),
+            TaskSpec("f", unique_key="u"),
+            TaskSpec("g"),
+        ]
+        sent = await queue.enqueue_many(session, specs)
+        again = await queue.enqueue_many(session, specs[1:6])
+    assert [one.created for one in sent] == [True, False, True, True, False, True, True]
+    assert sent[2].id == sent[4].id
+    assert sent[3].id == str(own)
+    assert [(one.id, one.created) for one in again] == [(one.id, False) for one in sent[1:6]]
+    names = dict(twin.sql("SELECT name, id::text FROM rewritten"))
+    for spec, one in zip(specs, sent, strict=True):
+        assert one.id == names.get(spec.name, one.id)
+    assert len(names) == 6
+    assert twin.scalar("SELECT count(*) FROM rewritten_events") == 6
