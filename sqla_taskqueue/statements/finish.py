@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from sqlalchemy import Interval, Text, cast, func, not_
 
-from .._schema import is_state
 from ..dialects import StoredJSON, now
 from ..states import EventType, TaskState
 from ._parts import NO_HOLDER, NO_LEASE, NULL, ONE, By, Fence, Parts, bind, state
@@ -128,7 +127,7 @@ def retry(parts: Parts, by: By) -> Any:
         where=[
             *parts.inside(),
             *parts.named(by),
-            is_state(c.state, TaskState.FAILED, TaskState.CANCELLED),
+            parts.in_state(TaskState.FAILED, TaskState.CANCELLED),
         ],
         event=EventType.RESTARTED,
     )
