@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from . import checks
 from .dialects import channel_of
-from .errors import InvalidArgument, ScopeMissing
+from .errors import InvalidArgument, ScopeMissing, UnsupportedModel
 from .models import TaskModel, check_value
 from .payloads import clean_json
 from .retry import DEFAULT_RETRY, RetryPolicy
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Notify = Literal["transaction", "off"]
 """How workers are woken: by NOTIFY in the caller's transaction, or not at all (they poll)."""
+
+
+_NAMES = ("queue", "name", "claimed_by", "claimed_session", "created_by")
 
 
 class QueueCore(Generic[TaskT]):
@@ -43,6 +46,7 @@ class QueueCore(Generic[TaskT]):
     ) -> None:
         self.model = TaskModel(cls)
         self.limits = limits or (Limits.board() if self.model.is_board else Limits())
+        self._check_lengths()
         self.name = checks.text("name", name, size=self.limits.name, trim=True)
         self.retry = retry or DEFAULT_RETRY
         if notify not in ("transaction", "off"):
@@ -50,6 +54,24 @@ class QueueCore(Generic[TaskT]):
         self.notify: Notify = notify
         self.scope: dict[str, Any] = {}
         self.statements = Statements(self.model)
+
+    def _check_lengths(self) -> None:
+        """Insist that text columns that the host bounded hold what the limits let through.
+
+        Raises:
+            UnsupportedModel: One does not: an error text could keep a task from its end.
+        """
+        longest = {"error": self.limits.error, "key": self.limits.key}
+        longest["unique_key"] = self.limits.key
+        longest |= dict.fromkeys(_NAMES, self.limits.name)
+        for name, needed in longest.items():
+            length = getattr(self.model.columns[name].type, "length", None)
+            if length is not None and length < needed:
+                message = (
+                    f"{self.model.cls.__name__} cannot carry a task queue: its column {name} holds "
+                    f"{length:,} characters, and the limits let {needed:,} through"
+                )
+                raise UnsupportedModel(message)
 
     def scoped(self, values: Mapping[str, Any]) -> QueueCore[TaskT]:
         """Return this queue with scope columns bound, sharing its statements.

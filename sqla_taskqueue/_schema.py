@@ -21,12 +21,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.naming import conv
 
+from ._declarative import misfit
 from .dialects import short_name
 from .errors import UnsupportedModel
 from .states import LIVE, TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from sqlalchemy.orm import Mapper
 
@@ -79,7 +80,9 @@ EXTRA_INDEXES = ("list", "finished")
 """Indexes that a class asks for in ``__extra_indexes__``."""
 
 
-def furnish(mapper: Mapper[Any], cls: type[Any], library_columns: Iterable[str]) -> None:
+def furnish(
+    mapper: Mapper[Any], cls: type[Any], library_columns: Mapping[str, Column[Any]]
+) -> None:
     """Check a task class that was just mapped, and add its indexes and checks.
 
     Raises:
@@ -102,6 +105,9 @@ def furnish(mapper: Mapper[Any], cls: type[Any], library_columns: Iterable[str])
     ]
     if missing:
         _refuse(mapper, f"its __table__ lacks the columns {', '.join(missing)}")
+    for name, ours in library_columns.items():
+        if problem := misfit(name, table.c[name], ours):
+            _refuse(mapper, f"its column {name} {problem}")
     scope: dict[str, Column[Any]] = mapped_columns(mapper, cls.__scope__, "__scope__")
     if clash := scope.keys() & set(library_columns):
         _refuse(mapper, f"__scope__ names the queue's own columns {', '.join(sorted(clash))}")

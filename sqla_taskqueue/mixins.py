@@ -12,6 +12,7 @@ or the host's own columns, several of them included.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
@@ -196,9 +197,9 @@ class TaskEventMixin:
         return made
 
 
-LIBRARY_COLUMNS = tuple(
-    name for name, value in vars(TaskMixin).items() if hasattr(value, "column")
-)
+LIBRARY_COLUMNS: Mapping[str, Column[Any]] = {
+    name: value.column for name, value in vars(TaskMixin).items() if hasattr(value, "column")
+}
 """Attributes of :class:`TaskMixin`: set by the queue's operations only."""
 
 _EVENT_COLUMNS = tuple(
