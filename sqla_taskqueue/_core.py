@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from . import checks
 from .dialects import channel_of
+<<<<<<< Updated upstream
 from .errors import InvalidArgument, ScopeMissing, UnsupportedModel
 from .models import TaskModel, check_value
+=======
+from .errors import InvalidArgument, ScopeMissing
+from .models import TaskModel, checked_value
+>>>>>>> Stashed changes
 from .payloads import clean_json
 from .retry import DEFAULT_RETRY, RetryPolicy
 from .statements import Statements
@@ -79,6 +84,7 @@ class QueueCore(Generic[TaskT]):
         Raises:
             InvalidArgument: A name is no scope column, or a value is None.
         """
+        scope = dict(self.scope)
         for name, value in values.items():
             if name not in self.model.scope:
                 known = ", ".join(self.model.scope) or "none"
@@ -87,10 +93,10 @@ class QueueCore(Generic[TaskT]):
                 )
             if value is None:
                 raise InvalidArgument(name, value, "a scope column cannot be NULL")
-            check_value(name, self.model.scope[name], value)
+            scope[name] = checked_value(name, self.model.scope[name], value)
         bound: QueueCore[TaskT] = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
-        bound.scope = {**self.scope, **values}
+        bound.scope = scope
         for derived in ("inside", "scope_columns", "bound"):
             bound.__dict__.pop(derived, None)
         return bound

@@ -31,34 +31,35 @@ if TYPE_CHECKING:
 _BITS = {SmallInteger: 15, BigInteger: 63, Integer: 31}
 
 
-def check_value(argument: str, column: Column[Any], value: Any) -> None:
-    """Refuse a key or scope value that its column cannot hold.
+def checked_value(argument: str, column: Column[Any], value: Any) -> Any:
+    """Return a key or scope value as its column gives it back.
 
     Raises:
         InvalidArgument: It has the wrong type, or is out of the type's range.
     """
     if isinstance(column.type, TypeDecorator):
-        return  # the host's own type decides what it takes
+        return value  # the host's own type decides what it takes
     try:
         expected: type[Any] = column.type.python_type
     except NotImplementedError:
-        return  # a type of the host's or of PostgreSQL's own
+        return value  # a type of the host's or of PostgreSQL's own
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         problem = f"{column.name} takes {expected.__name__}, not {type(value).__name__}"
         raise InvalidArgument(argument, value, problem)
     if isinstance(value, str):
         checks.text(argument, value, empty=True)
         if isinstance(column.type, Uuid):
-            _check_uuid(argument, value)
+            return _uuid_text(argument, value)
     elif isinstance(value, int):
         bits = next((b for of, b in _BITS.items() if isinstance(column.type, of)), None)
         if bits is not None:
             checks.whole(argument, value, least=-(1 << bits), most=(1 << bits) - 1)
+    return value
 
 
-def _check_uuid(argument: str, value: str) -> None:
+def _uuid_text(argument: str, value: str) -> str:
     try:
-        UUID(value)
+        return str(UUID(value))
     except ValueError:
         raise InvalidArgument(argument, value, "is not the text of a UUID") from None
 
@@ -191,8 +192,11 @@ class TaskModel(Generic[TaskT]):
         if len(values) != len(self.primary_key):
             names = ", ".join(self._attributes[column] for column in self.primary_key)
             raise InvalidArgument("id", id, f"the primary key is a tuple of ({names})")
+        values = [
+            checked_value("id", column, value)
+            for column, value in zip(self.primary_key, values, strict=True)
+        ]
         for column, value in zip(self.primary_key, values, strict=True):
-            check_value("id", column, value)
             name = self._attributes[column]
             if name in self.scope and name in scope and scope[name] != value:
                 raise InvalidArgument("id", id, f"its {name} is not the scope's, {scope[name]!r}")

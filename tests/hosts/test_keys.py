@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import event, text
 
-from sqla_taskqueue import InvalidArgument, RefusalReason, uuid7
+from sqla_taskqueue import InvalidArgument, RefusalReason, TaskSpec, uuid7
 from tests.hosts import keys
 from tests.hosts.catalogue import assert_furnished
 from tests.hosts.life import lead_a_life
@@ -221,3 +221,22 @@ async def test_a_key_without_a_default_must_be_given(twin, key):
         with no_statements(twin), pytest.raises(InvalidArgument, match="id"):
             await queue.enqueue(session, "work")
         assert (await queue.enqueue(session, "work", id=key.ids[0])).created
+
+
+@pytest.mark.parametrize("written", [str.upper, lambda text: text.replace("-", "")])
+@two_drivers
+async def test_a_uuid_as_text_may_be_written_in_any_form(twin, written):
+    """The answer says it as the column does, also that of a batch, and every form names the task."""
+    twin.create(keys.Base.metadata)
+    queue = twin.queue(keys.WithHexUuid)
+    one, two = str(uuid7()), str(uuid7())
+    async with twin.begin() as session:
+        first = await queue.enqueue(session, id=written(one))
+        [second] = await queue.enqueue_many(session, [TaskSpec(id=written(two))])
+        [again] = await queue.enqueue_many(session, [TaskSpec(id=written(one))])
+        assert [(of.id, of.created) for of in (first, second, again)] == [
+            (one, True),
+            (two, True),
+            (one, False),
+        ]
+        assert (await queue.get(session, id=written(two))).id == two
