@@ -23,13 +23,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import CITEXT, JSONB, UUID
-from sqlalchemy.orm import (
-    DeclarativeBase,
-    column_property,
-    mapped_column,
-    relationship,
-    synonym,
-)
+from sqlalchemy.orm import DeclarativeBase, column_property, mapped_column, synonym
 
 from sqla_taskqueue import (
     BoardMixin,
@@ -244,7 +238,6 @@ REFUSED = {
     "no column": ({"name": "constant"}, "lacks the columns name"),
     "a property": ({"name": property(lambda self: "constant")}, "lacks the columns name"),
     "a synonym": ({"error": synonym("name")}, "lacks the columns error"),
-    "a relationship": ({"result": relationship("TaskEvent")}, "lacks the columns result"),
 }
 
 
