@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from . import checks
 from .dialects import channel_of
-<<<<<<< Updated upstream
 from .errors import InvalidArgument, ScopeMissing, UnsupportedModel
-from .models import TaskModel, check_value
-=======
-from .errors import InvalidArgument, ScopeMissing
 from .models import TaskModel, checked_value
->>>>>>> Stashed changes
 from .payloads import clean_json
 from .retry import DEFAULT_RETRY, RetryPolicy
 from .statements import Statements
