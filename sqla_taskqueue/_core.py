@@ -6,11 +6,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from . import checks
+from ._columns import usable
 from .dialects import channel_of
 from .errors import InvalidArgument, ScopeMissing, UnsupportedModel
-from .models import TaskModel, checked_value
-from .payloads import clean_json
-from .retry import DEFAULT_RETRY, RetryPolicy
+from .models import TaskModel
+from .payloads import clean_json, encode
+from .retry import DEFAULT_RETRY, RetryPolicy, policy_or
 from .statements import Statements
 from .values import Limits, TaskT
 
@@ -45,12 +46,17 @@ class QueueCore(Generic[TaskT]):
         notify: Notify,
     ) -> None:
         self.model = TaskModel(cls)
-        self.limits = limits or (Limits.board() if self.model.is_board else Limits())
+        if limits is None:
+            limits = Limits.board() if self.model.is_board else Limits()
+        elif not isinstance(limits, Limits):
+            raise InvalidArgument(
+                "limits", limits, f"must be Limits(…), not {type(limits).__name__}"
+            )
+        self.limits = limits
         self._check_lengths()
         self.name = checks.text("name", name, size=self.limits.name, trim=True)
-        self.retry = retry or DEFAULT_RETRY
-        if notify not in ("transaction", "off"):
-            raise InvalidArgument("notify", notify, "must be 'transaction' or 'off'")
+        self.retry = policy_or(DEFAULT_RETRY, retry)
+        checks.choice("notify", notify, "transaction", "off")
         self.notify: Notify = notify
         self.scope: dict[str, Any] = {}
         self.statements = Statements(self.model)
@@ -79,16 +85,15 @@ class QueueCore(Generic[TaskT]):
         Raises:
             InvalidArgument: A name is no scope column, or a value is None.
         """
-        scope = dict(self.scope)
+        columns, scope = self.model.scope, dict(self.scope)
         for name, value in values.items():
-            if name not in self.model.scope:
-                known = ", ".join(self.model.scope) or "none"
-                raise InvalidArgument(
-                    "scope", name, f"{self.model.cls.__name__} has no such scope column ({known})"
-                )
+            if name not in columns:
+                of, known = self.model.cls.__name__, ", ".join(columns) or "none"
+                problem = f"cannot be bound: {of} has no such scope column, only {known}"
+                raise InvalidArgument(name, value, problem)
             if value is None:
-                raise InvalidArgument(name, value, "a scope column cannot be NULL")
-            scope[name] = checked_value(name, self.model.scope[name], value)
+                raise InvalidArgument(name, value, "cannot be bound: a scope column is never NULL")
+            scope[name] = usable(name, columns[name], value)
         bound: QueueCore[TaskT] = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
         bound.scope = scope
@@ -142,6 +147,6 @@ class QueueCore(Generic[TaskT]):
         kept = {name: value for name, value in (detail or {}).items() if value is not None}
         return {
             "tq_actor": actor,
-            "tq_detail": clean_json(kept) or None,
+            "tq_detail": encode(clean_json(kept)) if kept else None,
             **self.model.events.rows(rows),
         }

@@ -1,17 +1,26 @@
-"""Checks of arguments: each returns the usable value or raises one typed error before any SQL."""
+"""Checks of arguments: each returns the usable value or raises one typed error before any SQL.
+
+Usable means plain: a member of an enum of texts or numbers, and any other subclass, becomes what
+it is a subclass of, since drivers disagree about the rest.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 from .errors import InvalidArgument
 from .payloads import text_problem
 
 _SMALLINT = 1 << 15
 _INTEGER = 1 << 31
-_FAR = timedelta(days=36_500)
+_CENTURY = timedelta(days=36_500)
 _EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+
+ItemT = TypeVar("ItemT")
 
 
 def text(
@@ -26,32 +35,61 @@ def text(
     """Return *value* as storable text, within limits of characters and bytes of UTF-8."""
     if not isinstance(value, str):
         raise InvalidArgument(argument, value, f"must be text, not {type(value).__name__}")
-    if trim:
-        value = value.strip()
-    if not (value or empty):
+    # Not str(value): of an enum's member that is the name of the member.
+    plain = str.strip(value) if trim else str.__str__(value)
+    if not (plain or empty):
         raise InvalidArgument(argument, value, "must not be empty")
-    if text_problem(value) is not None:
-        raise InvalidArgument(argument, value, "contains NUL or a lone surrogate")
-    if characters is not None and len(value) > characters:
-        raise InvalidArgument(
-            argument, value, f"has {len(value)} characters; the limit is {characters}"
-        )
-    if size is not None and len(value.encode()) > size:
-        raise InvalidArgument(
-            argument, value, f"is {len(value.encode())} bytes of UTF-8; the limit is {size}"
-        )
-    return str(value)
+    if (problem := text_problem(plain)) is not None:
+        raise InvalidArgument(argument, value, problem)
+    if characters is not None and len(plain) > characters:
+        problem = f"has {len(plain):,} characters; the limit is {characters:,}"
+        raise InvalidArgument(argument, value, problem)
+    if size is not None and (bytes_ := len(plain.encode())) > size:
+        problem = f"has {bytes_:,} bytes of UTF-8; the limit is {size:,}"
+        raise InvalidArgument(argument, value, problem)
+    return plain
+
+
+def choice(argument: str, value: object, *options: str) -> None:
+    """Insist on one of the *options*."""
+    if not (isinstance(value, str) and value in options):
+        raise InvalidArgument(argument, value, f"must be {' or '.join(map(repr, options))}")
+
+
+def flag(argument: str, value: object) -> bool:
+    """Return *value*, which must be True or False and not just count as one of them."""
+    if not isinstance(value, bool):
+        problem = f"must be True or False, not {type(value).__name__}"
+        raise InvalidArgument(argument, value, problem)
+    return value
+
+
+def items(argument: str, value: Iterable[ItemT], what: str) -> list[ItemT]:
+    """Return the items of *value*, which must have an order and be no text."""
+    given: Any = value
+    if not isinstance(given, Iterable) or isinstance(
+        given, str | bytes | bytearray | Mapping | AbstractSet
+    ):
+        problem = f"must be a list, or another iterable, of {what}, not {type(given).__name__}"
+        raise InvalidArgument(argument, given, problem)
+    return list(value)
 
 
 def whole(argument: str, value: object, *, least: int, most: int) -> int:
     """Return *value* as a whole number between *least* and *most*."""
+    number = integer(argument, value)
+    if not least <= number <= most:
+        raise InvalidArgument(argument, value, f"must lie between {least:,} and {most:,}")
+    return number
+
+
+def integer(argument: str, value: object) -> int:
+    """Return *value* as a whole number of any size."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidArgument(
             argument, value, f"must be a whole number, not {type(value).__name__}"
         )
-    if not least <= value <= most:
-        raise InvalidArgument(argument, value, f"must lie between {least:,} and {most:,}")
-    return value
+    return int(value)
 
 
 def priority(value: object) -> int:
@@ -68,17 +106,31 @@ def duration(argument: str, value: object) -> timedelta:
     """Return a duration of at least zero and at most a century."""
     if not isinstance(value, timedelta):
         raise InvalidArgument(argument, value, f"must be a timedelta, not {type(value).__name__}")
-    if not timedelta(0) <= value <= _FAR:
-        raise InvalidArgument(argument, value, "must lie between zero and a century")
+    if not timedelta(0) <= value <= _CENTURY:
+        raise InvalidArgument(argument, value, f"must lie between zero and {_CENTURY.days:,} days")
     return value
 
 
 def moment(argument: str, value: object) -> datetime:
-    """Return a point in time that knows its zone."""
+    """Return a point in time, in UTC."""
     if not isinstance(value, datetime):
         raise InvalidArgument(argument, value, f"must be a datetime, not {type(value).__name__}")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise InvalidArgument(argument, value, "has no time zone; use datetime.now(UTC) or alike")
-    if not _EARLIEST <= value <= _LATEST:
+    moment = utc(argument, value)
+    if not _EARLIEST <= moment <= _LATEST:
         raise InvalidArgument(argument, value, "must lie between the years 1900 and 9000")
-    return value
+    return moment
+
+
+def utc(argument: str, value: datetime) -> datetime:
+    """Return a time that knows its zone in UTC: drivers do not take every offset of Python's."""
+    try:
+        moment = None if value.utcoffset() is None else value.astimezone(UTC)
+    except OverflowError:
+        problem = "must lie between the years 1 and 9999 in UTC"
+        raise InvalidArgument(argument, value, problem) from None
+    except Exception as error:
+        problem = f"has a time zone that raises {type(error).__name__}"
+        raise InvalidArgument(argument, value, problem) from error
+    if moment is None:
+        raise InvalidArgument(argument, value, "has no time zone; use datetime.now(UTC) or alike")
+    return moment

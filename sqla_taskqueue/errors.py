@@ -18,7 +18,10 @@ caller's transaction stays usable. Errors of the database itself pass through un
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import copyreg
+import reprlib
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,10 +31,32 @@ if TYPE_CHECKING:
 _SHOWN = 80
 
 
+class _Beginning(reprlib.Repr):
+    """Shows the beginning of a value: the work is small, however large the value is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = 20
+        # Enough that the middle, which reprlib leaves out of long texts, is cut off with the end.
+        self.maxstring = 4 * _SHOWN
+
+    def repr1(self, x: Any, level: int) -> str:
+        # By kind, not by the name of the class: subclasses are as large as what they derive from.
+        for kind in (str, list, tuple, dict, set, frozenset):
+            if isinstance(x, kind) and not isinstance(x, Enum):
+                shown: str = getattr(self, f"repr_{kind.__name__}")(x, level)
+                return shown
+        return repr(x[: self.maxstring] if isinstance(x, bytes | bytearray) else x)
+
+
+_beginning = _Beginning().repr
+
+
 def shorten(value: object) -> str:
     """Show *value* in at most about 80 characters, whatever its ``repr`` does."""
     try:
-        text = repr(value)
+        text = _beginning(value)
     except Exception as error:  # noqa: BLE001 - a host's __repr__ may raise anything
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
@@ -40,19 +65,32 @@ def shorten(value: object) -> str:
 class TaskQueueError(Exception):
     """The root of every error that this library raises by itself."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The message is made by __init__, from what __init__ alone is given: other processes get
+        # the message and the attributes.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
 
 class InvalidArgument(TaskQueueError, ValueError):
     """An argument is out of its documented range; nothing was sent to the database.
 
     Attributes:
-        argument: The argument's name.
-        value: What was given.
+        argument: The argument's name; ``specs[3].key`` in a batch.
+        place: Where in the argument the flaw is, ``['to'][1]``; '' for the argument itself.
+        value: What was found there.
+        problem: What is wrong with it, as the message says it.
     """
 
-    def __init__(self, argument: str, value: object, problem: str) -> None:
-        super().__init__(f"{argument}={shorten(value)}: {problem}")
+    def __init__(self, argument: str, value: object, problem: str, place: str = "") -> None:
+        super().__init__(f"{argument}{place}={shorten(value)} {problem}")
         self.argument = argument
+        self.place = place
         self.value = value
+        self.problem = problem
+
+    def within(self, outer: str) -> Self:
+        """Return the same error about an argument that is part of *outer*."""
+        return type(self)(f"{outer}.{self.argument}", self.value, self.problem, self.place)
 
 
 class InvalidPayload(InvalidArgument):

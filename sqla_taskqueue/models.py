@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
-from uuid import UUID
 
-from sqlalchemy import ARRAY, JSON, BigInteger, Column, Integer, SmallInteger, Uuid, inspect
+from sqlalchemy import ARRAY, JSON, Column, inspect
 from sqlalchemy.orm import Mapper, selectinload
 from sqlalchemy.types import TypeDecorator
 
-from . import checks
+from ._columns import flaw, usable
 from ._schema import key_scope_names, mapped_columns, table_of
 from .dialects import StoredJSON
-from .errors import InvalidArgument, UnsupportedModel
+from .errors import InvalidArgument, UnsupportedModel, shorten
 from .ids import uuid7
 from .mixins import EVENT_CLASSES, LIBRARY_COLUMNS, BoardMixin, TaskMixin
 from .values import TaskT
@@ -27,41 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sqlalchemy import Row, Table
-
-_BITS = {SmallInteger: 15, BigInteger: 63, Integer: 31}
-
-
-def checked_value(argument: str, column: Column[Any], value: Any) -> Any:
-    """Return a key or scope value as its column gives it back.
-
-    Raises:
-        InvalidArgument: It has the wrong type, or is out of the type's range.
-    """
-    if isinstance(column.type, TypeDecorator):
-        return value  # the host's own type decides what it takes
-    try:
-        expected: type[Any] = column.type.python_type
-    except NotImplementedError:
-        return value  # a type of the host's or of PostgreSQL's own
-    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-        problem = f"{column.name} takes {expected.__name__}, not {type(value).__name__}"
-        raise InvalidArgument(argument, value, problem)
-    if isinstance(value, str):
-        checks.text(argument, value, empty=True)
-        if isinstance(column.type, Uuid):
-            return _uuid_text(argument, value)
-    elif isinstance(value, int):
-        bits = next((b for of, b in _BITS.items() if isinstance(column.type, of)), None)
-        if bits is not None:
-            checks.whole(argument, value, least=-(1 << bits), most=(1 << bits) - 1)
-    return value
-
-
-def _uuid_text(argument: str, value: str) -> str:
-    try:
-        return str(UUID(value))
-    except ValueError:
-        raise InvalidArgument(argument, value, "is not the text of a UUID") from None
 
 
 def value_of(row: Row[Any], column: Column[Any]) -> Any:
@@ -170,7 +134,12 @@ class TaskModel(Generic[TaskT]):
         """Return the primary key out of a *row* that has its columns."""
         return self.identity([value_of(row, column) for column in self.primary_key])
 
-    def key_values(self, id: Any, scope: Mapping[str, Any]) -> list[Any]:  # noqa: A002
+    def key_values(
+        self,
+        id: Any,  # noqa: A002
+        scope: Mapping[str, Any],
+        argument: str = "id",
+    ) -> list[Any]:
         """Return the value of each primary-key column for an ``id=`` argument.
 
         A composite key is a tuple in the key's order; where the scope determines all columns
@@ -191,15 +160,13 @@ class TaskModel(Generic[TaskT]):
             values = [id]
         if len(values) != len(self.primary_key):
             names = ", ".join(self._attributes[column] for column in self.primary_key)
-            raise InvalidArgument("id", id, f"the primary key is a tuple of ({names})")
-        values = [
-            checked_value("id", column, value)
-            for column, value in zip(self.primary_key, values, strict=True)
-        ]
-        for column, value in zip(self.primary_key, values, strict=True):
+            raise InvalidArgument(argument, id, f"must be a tuple of ({names})")
+        for index, column in enumerate(self.primary_key):
+            values[index] = usable(argument, column, values[index])
             name = self._attributes[column]
-            if name in self.scope and name in scope and scope[name] != value:
-                raise InvalidArgument("id", id, f"its {name} is not the scope's, {scope[name]!r}")
+            if name in self.scope and name in scope and scope[name] != values[index]:
+                problem = f"is of another scope: its {name} is not the scope's, {scope[name]!r}"
+                raise InvalidArgument(argument, id, problem)
         return values
 
     def host_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,20 +176,29 @@ class TaskModel(Generic[TaskT]):
             InvalidArgument: A name is unknown, a library column, the key or a scope column.
         """
         if not isinstance(values, Mapping):
-            raise InvalidArgument("values", values, "must map names to values")
+            raise InvalidArgument(
+                "values", values, f"must map names to values, and is a {type(values).__name__}"
+            )
         by_key: dict[str, Any] = {}
         for name, value in values.items():
-            column = self.columns.get(name)
-            if column is None:
-                known = ", ".join(sorted(self.host_attributes))
-                raise InvalidArgument(
-                    "values", name, f"{self.cls.__name__} has no such column ({known or 'none'})"
-                )
-            if name not in self.host_attributes:
-                hint = "is bound with scope()" if name in self.scope else "has its own argument"
-                raise InvalidArgument("values", name, f"is not the host's to set here; it {hint}")
+            column, place = self.columns.get(name), f"[{shorten(name)}]"
+            if column is None or name not in self.host_attributes:
+                raise InvalidArgument("values", value, self._why_not(name), place)
+            if (problem := flaw(column, value)) is not None:
+                raise InvalidArgument("values", value, problem, place)
             by_key[column.key] = value
         return by_key
+
+    def _why_not(self, name: Any) -> str:
+        """Return why ``values=`` cannot set this."""
+        if name not in self.columns:
+            known = ", ".join(sorted(self.host_attributes)) or "none"
+            return f"cannot be set: {self.cls.__name__} has no such column of yours, only {known}"
+        if name in self.scope:
+            return "is not the host's to set here; it is bound with scope()"
+        if name in LIBRARY_COLUMNS:
+            return "is not the host's to set here; the queue does"
+        return "is not the host's to set here; it has its own argument, id="
 
     def need_values(self, row: Mapping[str, Any]) -> None:
         """Insist on a value for each NOT NULL column that nothing fills in.
@@ -233,10 +209,13 @@ class TaskModel(Generic[TaskT]):
         for column in self._without_default:
             if row.get(column.key) is None:
                 if column.primary_key:
-                    problem = "the primary key has no default; give id="
+                    problem = "must be given: the primary key has no default"
                     raise InvalidArgument("id", None, problem)
                 raise InvalidArgument(
-                    "values", None, f"lacks {self._attributes[column]!r}, which has no default"
+                    "values",
+                    None,
+                    "must be given: the column has no default",
+                    f"[{self._attributes[column]!r}]",
                 )
 
     @cached_property
@@ -275,11 +254,17 @@ class TaskModel(Generic[TaskT]):
                 filled[column.key] = evaluate(column.default, filled)
         return filled
 
+    @cached_property
+    def keeps_json(self) -> bool:
+        """Whether payloads are stored as the mixin says, not in a type of the host's own."""
+        return type(self.columns["payload"].type) is type(StoredJSON)
+
     def fits_arrays(self, keys: Iterable[str]) -> bool:
         """Tell whether values of these columns can travel as arrays, one per column."""
-        return all(
-            key == self.columns["payload"].key or _is_plain(self.table.c[key].type) for key in keys
-        ) and type(self.columns["payload"].type) is type(StoredJSON)
+        payload = self.columns["payload"].key
+        return self.keeps_json and all(
+            key == payload or _is_plain(self.table.c[key].type) for key in keys
+        )
 
     @cached_property
     def host_attributes(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidPayload, shorten
@@ -22,19 +23,25 @@ JSONValue = dict[str, Any] | list[Any] | str | int | float | bool | None
 MAX_DEPTH = 100
 """How deep lists and objects may nest; deeper values exhaust the stack of some JSON readers."""
 
-MAX_DIGITS = 1_000
-"""How long a whole number may be; PostgreSQL keeps them all, Python reads up to 4,300 digits."""
+_STEPS = 20
+"""How many steps of a path a message shows."""
+
+MAX_DIGITS = 640
+"""How long a whole number may be: PostgreSQL keeps more, but no setting of Python reads fewer."""
 
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """Return a checked value as JSON text."""
 
 _MAX_WHOLE = 10**MAX_DIGITS
+_LARGE = 1e16
+"""From here on, floats are whole numbers, and Python writes them with an exponent."""
 _MOST_CLEANED = 100_000
 _REPLACEMENT = "\ufffd"
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-def check_payload(argument: str, value: Any, limit: int) -> int:
-    """Refuse *value* unless it can be stored as ``jsonb`` and read back equal; return its size.
+def check_payload(argument: str, value: Any, limit: int) -> tuple[Any, int]:
+    """Return *value* so that ``jsonb`` gives back an equal one, and its size; or refuse it.
 
     Tuples are taken as lists. Text may hold any character but NUL and lone surrogates.
 
@@ -46,10 +53,35 @@ def check_payload(argument: str, value: Any, limit: int) -> int:
     Raises:
         InvalidPayload: Something cannot be stored; the message says where and why.
     """
-    _Checker(argument, limit).check(value, None, ())
+    checker = _Checker(argument, limit)
+    checker.check(value, None, ())
+    if checker.has_large_floats:
+        value = _exact(value)
     if (size := json_size(value)) > limit:
-        raise InvalidPayload(argument, value, f"is {size:,} bytes of JSON; the limit is {limit:,}")
-    return size
+        raise InvalidPayload(argument, value, too_large(size, limit))
+    return value, size
+
+
+def too_large(size: int, limit: int) -> str:
+    """Return what is wrong with JSON of so many bytes."""
+    return f"has {size:,} bytes of JSON; the limit is {limit:,}"
+
+
+def _exact(value: Any) -> Any:
+    """Return *value* with each large float as the whole number that it is.
+
+    PostgreSQL takes ``1e23`` for that decimal and gives back all its digits, which Python reads
+    as a whole number. The float is another number, 8,388,608 less.
+    """
+    match value:
+        case float():
+            return int(value) if abs(value) >= _LARGE else value
+        case list() | tuple():
+            return [_exact(item) for item in value]
+        case dict():
+            return {key: _exact(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 _Place = tuple["_Place | None", Any]
@@ -65,26 +97,27 @@ class _Checker:
         # Each value is a byte of JSON at least; what refers to one list from many places may be
         # more of them than there is memory for.
         self._left = limit
+        self.has_large_floats = False
 
     def check(self, value: Any, place: _Place | None, within: tuple[int, ...]) -> None:
         """Refuse *value*, found at *place* inside the containers *within*, if need be."""
         self._left -= 1
-        if self._left < 0:
-            problem = f"has too many values for {self._limit:,} bytes of JSON"
-            raise InvalidPayload(self._argument, "…", problem)
         flaw: str | None = None
         match value:
+            case _ if self._left < 0:
+                flaw = f"is one value too many for {self._limit:,} bytes of JSON"
             case None | bool():
                 return
             case str():
                 flaw = text_problem(value)
             case int():
                 if not -_MAX_WHOLE < value < _MAX_WHOLE:
-                    # Such a number may be too long even for repr().
-                    problem = f"{self._path(place)} has more than {MAX_DIGITS:,} digits"
-                    raise InvalidPayload(self._argument, "…", problem)
+                    flaw = f"has more than {MAX_DIGITS} digits"
             case float():
-                flaw = None if math.isfinite(value) else "is not a finite number"
+                if not math.isfinite(value):
+                    flaw = "is not a finite number"
+                elif abs(value) >= _LARGE:
+                    self.has_large_floats = True
             case list() | tuple() | dict() if id(value) in within:
                 flaw = "contains itself"
             case list() | tuple() | dict() if len(within) >= MAX_DEPTH:
@@ -96,9 +129,9 @@ class _Checker:
             case dict():
                 flaw = self._check_object(value, place, within)
             case _:
-                flaw = f"is a {type(value).__name__}, which JSON cannot express"
+                flaw = f"is of type {type(value).__name__}, which JSON cannot express"
         if flaw is not None:
-            raise InvalidPayload(self._argument, value, f"{self._path(place)} {flaw}")
+            raise InvalidPayload(self._argument, value, flaw, _path(place))
 
     def _check_object(
         self, value: Mapping[Any, Any], place: _Place | None, within: tuple[int, ...]
@@ -106,19 +139,26 @@ class _Checker:
         inner = (*within, id(value))
         for key, item in value.items():
             if not isinstance(key, str):
-                return f"has the key {shorten(key)}, which is not text"
+                return (
+                    f"has the key {shorten(key)}, which is of type {type(key).__name__}, not text"
+                )
             if (flaw := text_problem(key)) is not None:
                 return f"has the key {shorten(key)}, which {flaw}"
             self.check(item, (place, key), inner)
+        if len({str.__str__(key) for key in value}) < len(value):
+            return "has two keys of the same text"
         return None
 
-    def _path(self, place: _Place | None) -> str:
-        """Return a place in words, which only a refusal needs."""
-        steps: list[str] = []
-        while place is not None:
-            place, step = place
-            steps.append(f"[{shorten(step)}]")
-        return "".join([self._argument, *reversed(steps)])
+
+def _path(place: _Place | None) -> str:
+    """Return a place as Python writes it, which only a refusal needs."""
+    steps: list[str] = []
+    while place is not None:
+        place, step = place
+        steps.append(f"[{shorten(step)}]")
+    if len(steps) > _STEPS:
+        steps[_STEPS // 2 : -_STEPS // 2] = ["…"]
+    return "".join(reversed(steps))
 
 
 def text_problem(text: str) -> str | None:
@@ -132,23 +172,26 @@ def text_problem(text: str) -> str | None:
     return None
 
 
+def cut(text: str, limit: int) -> str:
+    """Return *text* in at most *limit* characters; an ellipsis says that more was there."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def clean_text(text: str, limit: int | None = None) -> str:
     """Return *text* storable: NUL and lone surrogates replaced by U+FFFD, cut at *limit*."""
-    if limit is not None and len(text) > limit:
-        text = text[: limit - 1] + "…"
+    if limit is not None:
+        text = cut(text, limit)
     if text_problem(text) is None:
         return text
-    return "".join(
-        _REPLACEMENT if character == "\x00" or "\ud800" <= character <= "\udfff" else character
-        for character in text
-    )
+    return _UNSTORABLE.sub(_REPLACEMENT, text)
 
 
 def clean_json(value: Any) -> Any:
     """Return *value* as something ``jsonb`` takes, changing no more than needed.
 
     Text is cleaned, numbers that JSON does not know become text, other objects become their
-    ``str()``, and what contains itself or nests deeper than the limit becomes text.
+    ``str()``, what contains itself or nests deeper than the limit becomes an ellipsis, and of
+    keys that become equal the last one stays.
     """
     return _Cleaner().clean(value, ())
 
@@ -171,7 +214,7 @@ class _Cleaner:
                 fits = -_MAX_WHOLE < value < _MAX_WHOLE
                 return value if fits else "a number too long to store"
             case float():
-                return value if math.isfinite(value) else str(value)
+                return _exact(value) if math.isfinite(value) else str(value)
             case list() | tuple() | dict() if (
                 self._left < 0 or id(value) in within or len(within) >= MAX_DEPTH
             ):
@@ -199,11 +242,14 @@ def safe_str(value: object) -> str:
         return f"<{type(value).__name__} whose text raises {type(error).__name__}>"
 
 
-def error_text(error: BaseException | str) -> str:
-    """Return the text to store for *error*: its class and message, or the given text."""
-    if isinstance(error, str):
-        return clean_text(error)
-    return clean_text(f"{type(error).__name__}: {safe_str(error)}".removesuffix(": "))
+def error_text(error: object, limit: int | None = None) -> str:
+    """Return the text to store for *error*: an exception's class and message, or its text."""
+    if error is None:
+        return ""
+    text = str.__str__(error) if isinstance(error, str) else safe_str(error)
+    if isinstance(error, BaseException):
+        text = f"{type(error).__name__}: {text}".removesuffix(": ")
+    return clean_text(text, limit)
 
 
 def json_size(value: Any) -> int:

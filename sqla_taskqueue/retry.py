@@ -25,15 +25,35 @@ class RetryPolicy(Protocol):
         ...
 
 
+def policy_or(default: RetryPolicy, given: RetryPolicy | None) -> RetryPolicy:
+    """Return the policy that a call was given, or the default for None.
+
+    Raises:
+        InvalidArgument: It is no retry policy, or the class of one.
+    """
+    if given is None:
+        return default
+    if isinstance(given, type) or not callable(getattr(given, "delay", None)):
+        raise InvalidArgument(
+            "retry", given, "must have a method delay(attempt), as Exponential() has"
+        )
+    return given
+
+
 def _check(name: str, value: timedelta, *, at_least: timedelta = _ZERO) -> None:
     if not isinstance(value, timedelta):
-        raise InvalidArgument(name, value, "must be a timedelta")
+        raise InvalidArgument(name, value, f"must be a timedelta, not {type(value).__name__}")
     if not at_least <= value <= _LONGEST:
         raise InvalidArgument(name, value, f"must lie between {at_least} and {_LONGEST}")
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

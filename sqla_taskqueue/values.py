@@ -20,7 +20,21 @@ from .states import ENDED, TaskState
 TaskT = TypeVar("TaskT")
 EventT = TypeVar("EventT")
 
-_LARGEST = 1 << 30
+_MOST = 1 << 30
+_LARGEST = {
+    "claim": _MOST,
+    # Keys and queue names must fit into an entry of an index, beside the scope.
+    "key": 500,
+    "name": 500,
+    # Many small values take a multiple of their JSON in a jsonb, which has a limit of its own.
+    "payload": 16 << 20,
+    "result": 16 << 20,
+    "error": 1 << 20,
+    "event_error": 1 << 20,
+    "page": _MOST,
+    "counted": _MOST,
+}
+"""The largest values of the bounds."""
 _SHORTEST_LEASE = timedelta(milliseconds=100)
 _LONGEST_LEASE = timedelta(days=7)
 
@@ -37,12 +51,14 @@ class Limits:
         lease_max: Longest lease; at most 7 days.
         max_attempts: Attempts of a task unless the call says otherwise; None is no limit.
         claim: Most tasks that one ``claim`` takes.
-        key: Longest ``key`` and ``unique_key``, in characters.
-        name: Longest name of a queue, task, worker, session or actor, in bytes of UTF-8.
-        payload: Largest payload, in bytes of JSON.
-        result: Largest result, in bytes of JSON.
-        error: Longest error text in the row, in characters; the rest is cut.
-        event_error: Longest error text in an event, in characters; the rest is cut.
+        key: Longest ``key`` and ``unique_key``, in characters; at most 500.
+        name: Longest name of a queue, task, worker, session or actor, in bytes of UTF-8; at most
+            500.
+        payload: Largest payload, in bytes of JSON; at most 16 MiB.
+        result: Largest result, in bytes of JSON; at most 16 MiB.
+        error: Longest error text in the row, in characters; the rest is cut. At most 1,048,576.
+        event_error: Longest error text in an event, in characters; the rest is cut. At most
+            1,048,576.
         page: Most tasks on one page of ``find``.
         counted: Up to here ended tasks are counted exactly by ``stats``.
     """
@@ -65,23 +81,13 @@ class Limits:
         checks.max_attempts(self.max_attempts)
         for name in ("lease", "lease_min", "lease_max"):
             checks.duration(name, getattr(self, name))
-        for name in (
-            "claim",
-            "key",
-            "name",
-            "payload",
-            "result",
-            "error",
-            "event_error",
-            "page",
-            "counted",
-        ):
-            checks.whole(name, getattr(self, name), least=1, most=_LARGEST)
+        for name, most in _LARGEST.items():
+            checks.whole(name, getattr(self, name), least=1, most=most)
         if not _SHORTEST_LEASE <= self.lease_min <= self.lease_max <= _LONGEST_LEASE:
             raise InvalidArgument(
                 "lease_min",
                 self.lease_min,
-                f"needs {_SHORTEST_LEASE} <= lease_min <= lease_max <= {_LONGEST_LEASE}",
+                f"must satisfy {_SHORTEST_LEASE} <= lease_min <= lease_max <= {_LONGEST_LEASE}",
             )
 
     @classmethod
@@ -99,7 +105,9 @@ class Limits:
         if lease is None:
             lease = self.lease
         elif not isinstance(lease, timedelta):
-            raise InvalidArgument("lease", lease, "must be a timedelta")
+            raise InvalidArgument(
+                "lease", lease, f"must be a timedelta, not {type(lease).__name__}"
+            )
         return min(max(lease, self.lease_min), self.lease_max)
 
 
@@ -122,12 +130,15 @@ class Holder:
             InvalidArgument: It is neither text nor a :class:`Holder`, or out of range.
         """
         if isinstance(holder, str):
-            holder = cls(holder)
-        elif not isinstance(holder, cls):
-            raise InvalidArgument("holder", holder, "must be text or a Holder")
-        checks.text("holder", holder.worker, size=limit)
-        checks.text("holder session", holder.session, size=limit, empty=True)
-        return holder
+            return cls(checks.text("holder", holder, size=limit))
+        if not isinstance(holder, cls):
+            raise InvalidArgument(
+                "holder", holder, f"must be text or a Holder, not {type(holder).__name__}"
+            )
+        return cls(
+            checks.text("holder", holder.worker, size=limit),
+            checks.text("holder.session", holder.session, size=limit, empty=True),
+        )
 
     def __str__(self) -> str:
         return f"{self.worker} (session {self.session})" if self.session else self.worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -66,19 +67,18 @@ def new_task(core: QueueCore[Any], spec: TaskSpec, actor: str | None) -> NewTask
         InvalidArgument: Something is out of range, unknown or missing.
     """
     limits, model = core.limits, core.model
-    size = check_payload("payload", spec.payload, limits.payload)
+    payload, size = check_payload("payload", spec.payload, limits.payload)
     if spec.run_at is not None and spec.delay is not None:
-        raise InvalidArgument("delay", spec.delay, "give run_at= or delay=, not both")
-
+        raise InvalidArgument("delay", spec.delay, "cannot be given together with run_at=")
     columns: dict[str, Any] = {
-        **(model.host_values(spec.values) if spec.values else {}),
+        **({} if spec.values is None else _host_values(core, spec.values)),
         **core.scope_columns,
         "queue": core.name,
         "name": checks.text("name", spec.name, size=limits.name, empty=True),
-        "payload": spec.payload,
+        "payload": payload,
         "priority": checks.priority(spec.priority),
         "max_attempts": limits.max_attempts
-        if spec.max_attempts == "default"
+        if isinstance(spec.max_attempts, str) and spec.max_attempts == "default"
         else checks.max_attempts(spec.max_attempts),
         "key": _key(core, "key", spec.key),
         "unique_key": _key(core, "unique_key", spec.unique_key),
@@ -107,6 +107,14 @@ def _first_version(mapper: Mapper[Any]) -> dict[str, Any]:
     """
     column, make = mapper.version_id_col, mapper.version_id_generator
     return {column.key: make(None)} if isinstance(column, Column) and callable(make) else {}
+
+
+def _host_values(core: QueueCore[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    columns = core.model.host_values(values)
+    if core.model.is_board and "meta" in values:
+        meta = core.model.columns["meta"].key
+        columns[meta], _ = check_payload("values['meta']", columns[meta], core.limits.payload)
+    return columns
 
 
 def _key(core: QueueCore[Any], argument: str, value: str | None) -> str | None:

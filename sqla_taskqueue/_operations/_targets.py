@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from .. import checks
 from ..errors import InvalidArgument, shorten
@@ -90,22 +91,22 @@ def held(
     """Return the target of a holder's call: a claim, or ``id=``/``key=`` with ``holder=``."""
     if claim is None:
         if holder is None:
-            raise InvalidArgument(
-                operation, None, "give it a Claim, or id= or key= together with holder="
-            )
+            problem = "names no task; give a Claim, or id= or key= together with holder="
+            raise InvalidArgument("claim", None, problem)
         params = _named(core, operation, id, key)
         who = Holder.of(holder, core.limits.name)
         params |= {"tq_worker": who.worker, "tq_session": who.session}
         return Target("holder", params, id, who.worker, who)
     if not isinstance(claim, Claim):
         raise InvalidArgument(
-            operation, claim, f"takes a Claim, not a {type(claim).__name__}; name a task by id="
+            "claim",
+            claim,
+            f"must be a Claim, not {type(claim).__name__}; name a task by id= or key=",
         )
     if not (id is None and key is None and holder is None):
-        raise InvalidArgument(
-            operation, claim, "a Claim says it all: leave out id=, key= and holder="
-        )
-    _check_origin(core, operation, claim)
+        problem = "cannot be given together with id=, key= or holder=: it says them all"
+        raise InvalidArgument("claim", claim, problem)
+    _check_origin(core, "claim", claim)
     return of_claim(core, claim)
 
 
@@ -123,11 +124,13 @@ def checked_claims(core: QueueCore[Any], claims: Iterable[Claim[Any]]) -> list[C
     Raises:
         InvalidArgument: One is something else.
     """
-    given = list(claims)
-    for claim in given:
+    given = checks.items("claims", claims, "Claims")
+    for index, claim in enumerate(given):
         if not isinstance(claim, Claim):
-            raise InvalidArgument("claims", claim, f"takes Claims, not a {type(claim).__name__}")
-        _check_origin(core, "claims", claim)
+            raise InvalidArgument(
+                f"claims[{index}]", claim, f"must be a Claim, not {type(claim).__name__}"
+            )
+        _check_origin(core, f"claims[{index}]", claim)
     return given
 
 
@@ -136,8 +139,13 @@ def _check_origin(core: QueueCore[Any], argument: str, claim: Claim[Any]) -> Non
         raise InvalidArgument(
             argument,
             claim,
-            f"the claim is of queue {claim.queue!r}, scope {claim.scope!r}, not of "
-            f"{core.name!r}, {core.scope!r}",
+            f"cannot be used here: the claim is of queue {claim.queue!r}, scope {claim.scope!r}, "
+            f"and this is queue {core.name!r}, scope {core.scope!r}",
+        )
+    lease = claim.lease
+    if not (isinstance(lease.token, UUID) and isinstance(lease.holder, Holder)):
+        raise InvalidArgument(
+            argument, claim, "must have a lease whose token is a UUID and whose holder is a Holder"
         )
 
 
@@ -150,8 +158,10 @@ def _named(
     partial: bool = False,
 ) -> dict[str, Any]:
     """Return the parameters of the queue, its scope, and a task that is named in it."""
-    if (id is None) == (key is None):
-        raise InvalidArgument(operation, {"id": id, "key": key}, "name the task by id= or by key=")
+    if id is None and key is None:
+        raise InvalidArgument("id", None, "names no task; name it by id= or by key=")
+    if id is not None and key is not None:
+        raise InvalidArgument("key", key, "cannot be given together with id=; one is enough")
     if not partial:
         core.need_scope(operation)
     if key is None:

@@ -43,9 +43,12 @@ def claim(
     core.need_scope("claim")
     who = Holder.of(holder, core.limits.name)
     limit = checks.whole("limit", limit, least=1, most=core.limits.claim)
+    if take_expired is None:
+        take_expired = core.model.is_board
+    checks.flag("take_expired", take_expired)
     duration = core.limits.clamp_lease(lease)
     caller.flush()
-    if core.model.is_board if take_expired is None else take_expired:
+    if take_expired:
         _reclaim_batch(caller, core, limit, None)
     token = uuid4()
     detail = {"session": who.session or None, "via": "next"}
@@ -173,7 +176,7 @@ def reclaim(
     if stale_after is not None:
         stale_after = checks.duration("stale_after", stale_after)
     if limit is not None:
-        limit = checks.whole("limit", limit, least=1, most=1 << 31)
+        limit = checks.whole("limit", limit, least=1, most=(1 << 31) - 1)
     caller.flush()
     total = Reclaimed()
     batch = _FIRST_BATCH

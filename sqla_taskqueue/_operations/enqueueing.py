@@ -6,10 +6,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from .. import checks
 from .._drivers import UNIQUE_VIOLATION, constraint_name, sqlstate
-from ..errors import EnqueueConflict, InvalidArgument, TaskExists
+from ..errors import EnqueueConflict, TaskExists
 from ..ids import uuid7
 from ..models import value_of
+from ..payloads import encode
 from ..statements import enqueue as statements
 from ..states import EventType, TaskState
 from ..values import Enqueued, TaskSpec
@@ -36,8 +38,7 @@ def enqueue(
 ) -> Enqueued:
     """Insert one task, or find the one that its id, key or unique key already names."""
     core.need_scope("enqueue")
-    if if_exists not in ("return", "raise"):
-        raise InvalidArgument("if_exists", if_exists, "must be 'return' or 'raise'")
+    checks.choice("if_exists", if_exists, "return", "raise")
     actor = checked_actor(core, actor)
     new = new_task(core, spec, actor)
     caller.flush()
@@ -52,7 +53,7 @@ def insert_or_find(
     if_exists: IfExists = "return",
 ) -> Enqueued:
     """Insert a checked row, or return what its id, key or unique key already names."""
-    due, row = _parameters(new)
+    due, row = _parameters(core, new)
     insert = core.statements(statements.insert_task, due, "nothing")
     for _ in range(TRIES):
         if rows := caller.rows(insert, row):
@@ -71,11 +72,16 @@ def insert_or_find(
     return insert_or_explain(caller, core, new, actor)
 
 
-def _parameters(new: NewTask) -> tuple[statements.Due, dict[str, Any]]:
+def _parameters(core: QueueCore[Any], new: NewTask) -> tuple[statements.Due, dict[str, Any]]:
     """Return the row with its time; a delay counts from the database's clock."""
+    row = new.columns
+    if core.model.keeps_json:
+        payload = row["payload"]
+        row = {**row, "tq_payload": None if payload is None else encode(payload)}
+        del row["payload"]
     if new.run_at is None:
-        return "delay", {**new.columns, "tq_delay": new.delay}
-    return "run_at", {**new.columns, "run_at": new.run_at}
+        return "delay", {**row, "tq_delay": new.delay}
+    return "run_at", {**row, "run_at": new.run_at}
 
 
 def _identities(new: NewTask) -> list[tuple[statements.Identity, dict[str, Any], str]]:
@@ -122,7 +128,7 @@ def insert_or_explain(
     Raises:
         EnqueueConflict: It is not one of the queue's own; the transaction stays usable.
     """
-    due, row = _parameters(new)
+    due, row = _parameters(core, new)
     insert = core.statements(statements.insert_task, due, "raise")
     with explained(caller, core, insert):
         inserted = caller.rows(insert, row)[0]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .. import checks
 from ..errors import InvalidArgument
 from ..payloads import encode
 from ..statements import batch as statements
@@ -50,10 +51,14 @@ def enqueue_many(
     actor = checked_actor(core, actor)
     batches: defaultdict[_Shape, Batch] = defaultdict(list)
     size = 0
-    for index, spec in enumerate(specs):
+    for index, spec in enumerate(checks.items("specs", specs, "TaskSpecs")):
+        place = f"specs[{index}]"
         if not isinstance(spec, TaskSpec):
-            raise InvalidArgument("specs", spec, f"takes TaskSpecs; number {index} is none")
-        new = new_task(core, spec, actor)
+            raise InvalidArgument(place, spec, f"must be a TaskSpec, not {type(spec).__name__}")
+        try:
+            new = new_task(core, spec, actor)
+        except InvalidArgument as error:
+            raise error.within(place) from None
         new.columns = core.model.with_defaults(new.columns)
         batches[_shape(core, new)].append((index, new))
         size = index + 1

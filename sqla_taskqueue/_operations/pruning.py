@@ -31,7 +31,7 @@ def prune(
     limit = checks.whole("limit", limit, least=1, most=_MOST)
     states = checked_states(state)
     if live := [one.value for one in states if one not in ENDED]:
-        raise InvalidArgument("state", live, "only ended tasks can be pruned")
+        raise InvalidArgument("state", live, f"must be none but {', '.join(ENDED)}")
     caller.flush()
     statement = core.statements(statements.prune, core.bound, states)
     return len(caller.rows(statement, {**core.inside, "tq_age": age, "tq_limit": limit}))

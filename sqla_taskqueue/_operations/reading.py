@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .._core import QueueCore
     from .._sessions import Caller
 
+_STATES = tuple(TaskState)
 States = TaskState | str | Iterable[TaskState | str] | None
 
 
@@ -51,21 +52,23 @@ def find(
 ) -> Page[Any]:
     """Return one page of tasks, newest key first."""
     states = checked_states(state)
-    given: dict[str, Any] = {"name": name, "created_by": created_by}
+    checks.flag("content", content)
+    longest = core.limits.name
+    given: dict[str, str] = {}
+    if name is not None:
+        given["name"] = checks.text("name", name, size=longest, empty=True)
     if holder is not None:
-        who = Holder.of(holder, core.limits.name)
+        who = Holder.of(holder, longest)
         given |= {"worker": who.worker, "session": who.session}
-    if not isinstance(limit, int) or isinstance(limit, bool):
-        raise InvalidArgument("limit", limit, "must be a whole number")
-    size = min(max(limit, 1), core.limits.page)
+    if created_by is not None:
+        given["created_by"] = checks.text("created_by", created_by, size=longest)
+    size = min(max(checks.integer("limit", limit), 1), core.limits.page)
     params = {**core.inside, "tq_limit": size + 1}
-    filters = [filter_ for filter_ in statements.FILTERS if given.get(filter_) is not None]
-    params |= {
-        f"tq_{filter_}": checks.text(filter_, given[filter_], empty=True) for filter_ in filters
-    }
+    filters = [filter_ for filter_ in statements.FILTERS if filter_ in given]
+    params |= {f"tq_{filter_}": value for filter_, value in given.items()}
     if after is not None:
         filters.append("after")
-        keys = core.model.key_values(after, {})
+        keys = core.model.key_values(after, {}, "after")
         params |= {f"tq_pk_{index}": value for index, value in enumerate(keys)}
     caller.flush()
     statement = core.statements(statements.find, core.bound, states, tuple(filters), content)
@@ -83,15 +86,12 @@ def checked_states(state: States) -> tuple[TaskState, ...]:
     """
     if state is None:
         return ()
-    try:
-        given = [state] if isinstance(state, str) else list(state)
-        states = tuple(sorted({TaskState(one) for one in given}))
-    except (TypeError, ValueError):
-        states = ()
-    if not states:
-        known = ", ".join(TaskState)
-        raise InvalidArgument("state", state, f"must be one or more of {known}")
-    return states
+    given: Any = [state] if isinstance(state, str) or not isinstance(state, Iterable) else state
+    states = list(given)
+    if not states or any(not isinstance(one, str) or one not in _STATES for one in states):
+        problem = f"must be one or more of {', '.join(_STATES)}"
+        raise InvalidArgument("state", state, problem)
+    return tuple(sorted({TaskState(one) for one in states}))
 
 
 def history(

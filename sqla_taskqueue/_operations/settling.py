@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from .. import checks
 from .._drivers import UNIQUE_VIOLATION, constraint_name, sqlstate
 from ..errors import InvalidArgument, InvalidPayload, LeaseLost
-from ..payloads import clean_json, clean_text, encode, error_text
+from ..payloads import clean_json, cut, encode, error_text, too_large
+from ..retry import policy_or
 from ..statements import finish as statements
 from ..statements import lease as lease_statements
 from ..states import TaskState
@@ -78,15 +79,18 @@ def complete(
     on_lost: OnLost,
 ) -> Outcome:
     """End a task well."""
-    if force:
+    checks.choice("on_lost", on_lost, "raise", "return")
+    if checks.flag("force", force):
         if claim is not None or holder is not None:
-            raise InvalidArgument("force", force, "takes id= or key= and actor=, without a holder")
+            problem = "goes with id= or key= and actor=, not with a Claim or a holder"
+            raise InvalidArgument("force", force, problem)
         target = by_name(core, "complete", id, key, actor=actor)
     elif actor is not None:
-        raise InvalidArgument("actor", actor, "goes with force=True; a holder is its own actor")
+        problem = "goes with force=True only; a holder is its own actor"
+        raise InvalidArgument("actor", actor, problem)
     else:
         target = held(core, "complete", claim, id, key, holder)
-    text = result_text(core, result)
+    text = checked_result(core, "result", result)
     return _write(
         caller,
         core,
@@ -99,21 +103,25 @@ def complete(
     )
 
 
-def result_text(core: QueueCore[Any], result: Any) -> str | None:
-    """Return a result cleaned for storage, as JSON text; None for None.
+def checked_result(core: QueueCore[Any], argument: str, result: Any) -> str | None:
+    """Return a result as JSON text that can be stored; None for None.
 
     Raises:
         InvalidPayload: It is too large.
     """
     if result is None:
         return None
-    result = clean_json(result)
-    text = encode(result)
+    text = encode(clean_json(result))
     if (size := len(text.encode())) > core.limits.result:
-        raise InvalidPayload(
-            "result", result, f"is {size:,} bytes of JSON; the limit is {core.limits.result:,}"
-        )
+        raise InvalidPayload(argument, result, too_large(size, core.limits.result))
     return text
+
+
+def error_texts(core: QueueCore[Any], error: object) -> tuple[str, str]:
+    """Return the text of an error or reason, cut for the row and cut for the event."""
+    limits = core.limits
+    text = error_text(error, max(limits.error, limits.event_error))
+    return cut(text, limits.error), cut(text, limits.event_error)
 
 
 def fail(
@@ -130,17 +138,19 @@ def fail(
     on_lost: OnLost,
 ) -> Outcome:
     """Record a failed attempt: queue the next one, or end the task when none is left."""
+    checks.choice("on_lost", on_lost, "raise", "return")
+    checks.flag("final", final)
+    policy = policy_or(core.retry, retry)
     target = held(core, "fail", claim, id, key, holder)
-    text = error_text(error)
-    detail = {"error": clean_text(text, core.limits.event_error)}
-    params = {"tq_error": clean_text(text, core.limits.error)}
+    in_row, in_event = error_texts(core, error)
+    params, detail = {"tq_error": in_row}, {"error": in_event}
 
     def ending(how: statements.Ending) -> Any:
         return core.statements(statements.fail, target.by, target.fence, how)
 
     if not final:
         attempt = claim.attempt if claim is not None else _attempt_held(caller, core, target)
-        delay = checks.duration("retry", (retry or core.retry).delay(attempt))
+        delay = checks.duration("retry", policy.delay(attempt))
         retried = _try_write(
             caller,
             core,
@@ -201,6 +211,7 @@ def snooze(
     on_lost: OnLost,
 ) -> Outcome:
     """Put a task off without counting the attempt."""
+    checks.choice("on_lost", on_lost, "raise", "return")
     target = held(core, "snooze", claim, id, key, holder)
     delay = checks.duration("delay", delay)
     return _write(
@@ -225,14 +236,14 @@ def cancel(
 ) -> Outcome:
     """End a live task that is no longer wanted."""
     target = by_name(core, "cancel", id, key, actor=actor)
-    text = None if reason is None else error_text(reason)
+    in_row, in_event = (None, None) if reason is None else error_texts(core, reason)
     return _write(
         caller,
         core,
         target,
         core.statements(statements.cancel, target.by),
-        params={"tq_error": None if text is None else clean_text(text, core.limits.error)},
-        detail={"reason": None if text is None else clean_text(text, core.limits.event_error)},
+        params={"tq_error": in_row},
+        detail={"reason": in_event},
         on_lost="return",
     )
 
@@ -294,8 +305,6 @@ def _write(
         again: The state in which a row that this very token ended counts as written: the same
             call, repeated after a commit whose answer was lost.
     """
-    if on_lost not in ("raise", "return"):
-        raise InvalidArgument("on_lost", on_lost, "must be 'raise' or 'return'")
     written = _try_write(caller, core, target, statement, params=params, detail=detail)
     if written is not None:
         return written

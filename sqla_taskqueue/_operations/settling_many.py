@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 from .. import checks
 from ..errors import InvalidArgument
 from ..models import value_of
-from ..payloads import clean_text, encode, error_text
+from ..payloads import encode
+from ..retry import policy_or
 from ..statements import batch as statements
 from ..states import TaskState
 from ..values import Claim, Lease, RefusalReason, Refused, Written
 from ._chunks import chunks
 from ._refusals import looked_at, refusal
 from ._targets import checked_claims, of_claim
-from .settling import ended_by, renewed, result_text
+from .settling import checked_result, ended_by, error_texts, renewed
 
 if TYPE_CHECKING:
     from .._core import QueueCore
@@ -42,10 +43,8 @@ def heartbeat_many(
 ) -> list[Lease | Refused[Any]]:
     """Extend many leases; answers in the order of the claims."""
     given = checked_claims(core, claims)
-    leases = [
-        core.limits.clamp_lease(claim.lease.duration if lease is None else lease)
-        for claim in given
-    ]
+    length = None if lease is None else core.limits.clamp_lease(lease)
+    leases = [length or core.limits.clamp_lease(claim.lease.duration) for claim in given]
 
     def lease_of(claim: Claim[Any], row: Any) -> Lease:
         return renewed(claim.lease.holder, row)
@@ -69,10 +68,11 @@ def complete_many(
 ) -> Outcomes:
     """End many tasks well; answers in the order of the claims."""
     given = checked_claims(core, claims)
-    values = [None] * len(given) if results is None else list(results)
-    if len(values) != len(given):
-        raise InvalidArgument("results", len(values), f"there are {len(given)} claims")
-    texts = [result_text(core, value) or "null" for value in values]
+    values = [None] * len(given) if results is None else _one_each("results", results, given)
+    texts = [
+        checked_result(core, f"results[{index}]", value) or "null"
+        for index, value in enumerate(values)
+    ]
     return _settle(
         caller,
         core,
@@ -94,28 +94,36 @@ def fail_many(
     final: bool,
 ) -> Outcomes:
     """Record many failed attempts; answers in the order of the claims."""
+    checks.flag("final", final)
+    policy = policy_or(core.retry, retry)
     given = checked_claims(core, claims)
-    texts = [error_text(error) for error in errors]
-    if len(texts) != len(given):
-        raise InvalidArgument("errors", len(texts), f"there are {len(given)} claims")
-    policy = retry or core.retry
+    texts = [error_texts(core, error) for error in _one_each("errors", errors, given)]
     delays = [checks.duration("retry", policy.delay(claim.attempt)) for claim in given]
     details: list[str] = []
     if core.model.events is not None:
-        details = [encode({"error": clean_text(text, core.limits.event_error)}) for text in texts]
+        details = [encode({"error": in_event}) for _, in_event in texts]
     return _settle(
         caller,
         core,
         given,
         core.statements(statements.failures, final),
         columns={
-            "tq_sent_error": [clean_text(text, core.limits.error) for text in texts],
+            "tq_sent_error": [in_row for in_row, _ in texts],
             "tq_sent_delay": delays,
         },
         json=details,
         answer=_written,
         again=TaskState.FAILED,
     )
+
+
+def _one_each(argument: str, values: Iterable[Any], claims: Sequence[Claim[Any]]) -> list[Any]:
+    """Return the values of a batch, of which each claim must have one."""
+    given = checks.items(argument, values, "values")
+    if len(given) != len(claims):
+        problem = f"must have {len(claims):,} values, one for each claim, not {len(given):,}"
+        raise InvalidArgument(argument, values, problem)
+    return given
 
 
 def _written(claim: Claim[Any], row: Any) -> Written:

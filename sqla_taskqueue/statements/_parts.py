@@ -40,7 +40,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
 from .._schema import is_state
-from ..dialects import StoredJSON, array_of, now
+from ..dialects import array_of, now
 from ..models import EventModel, TaskModel, evaluate
 from ..states import LIVE, EventType, TaskState
 
@@ -79,6 +79,14 @@ _make_annotated_classes()
 def bind(name: str, type_: Any) -> ColumnElement[Any]:
     """Return the named bind ``tq_<name>``."""
     return bindparam(f"tq_{name}", type_=type_)
+
+
+def sent_json(name: str) -> ColumnElement[Any]:
+    """Return the named bind ``tq_<name>``, JSON that was made here, as ``jsonb``.
+
+    A serializer of the host's own may know fewer numbers than were accepted.
+    """
+    return cast(bind(name, Text), JSONB)
 
 
 def arrays(prefix: str, columns: dict[str, Any]) -> Any:
@@ -405,7 +413,7 @@ class Parts:
             "actor": bind("actor", Text) if actor is None else actor(rows),
             "attempt": attempt if counted is None else attempt + counted,
             "round": rows.c[self.c.round.key],
-            "detail": bind("detail", StoredJSON) if detail is None else detail(rows),
+            "detail": sent_json("detail") if detail is None else detail(rows),
             "created_at": now(),
         }
         source = select(*columns.values()).select_from(

@@ -13,7 +13,7 @@ from sqlalchemy import Interval, Select, Text, insert, select
 from .._schema import is_state
 from ..dialects import now, or_nothing
 from ..states import LIVE
-from ._parts import Parts, bind
+from ._parts import Parts, bind, sent_json
 
 Due = Literal["delay", "run_at"]
 """Whether the call says how long to wait or until when."""
@@ -22,8 +22,10 @@ Identity = Literal["id", "key", "unique_key"]
 
 
 def insert_task(parts: Parts, due: Due, on_conflict: Literal["nothing", "raise"]) -> Any:
-    """Insert one task; its columns are those of the parameters."""
+    """Insert one task; its columns are those of the parameters, the payload comes as text."""
     values: dict[str, Any] = {"created_at": now(), "updated_at": now()}
+    if parts.model.keeps_json:
+        values["payload"] = sent_json("payload")
     if due == "delay":
         values["run_at"] = now() + bind("delay", Interval)
     statement = insert(parts.model.cls).values(values)

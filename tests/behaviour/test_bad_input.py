@@ -91,7 +91,7 @@ async def test_payloads_that_cannot_be_stored_are_refused(twin, value, problem):
     "payload",
     [
         pytest.param(10**400, id="401 digits"),
-        pytest.param(-(10**999), id="1,000 digits"),
+        pytest.param(-(10**639), id="640 digits"),
         pytest.param([0, -0.0, 1e-300, 5e-324, 0.1, 1.5e15, -2.5e-7], id="floats"),
         pytest.param(2**63 + 1, id="more than 64 bits"),
         pytest.param("\U0001f600\u2028\uffff\x7f\x01'\"\\ \\u0000", id="odd text"),
@@ -343,7 +343,7 @@ async def test_holders_are_limited_in_bytes(twin, character):
         ({"delay": timedelta.max}, "must lie between"),
         (
             {"delay": timedelta(0), "run_at": datetime(2026, 1, 1, tzinfo=UTC)},
-            "run_at= or delay=, not both",
+            "together with run_at=",
         ),
         ({"if_exists": "replace"}, "must be 'return' or 'raise'"),
         ({"id": "x"}, "takes UUID, not str"),
@@ -470,8 +470,11 @@ async def test_a_task_is_named_once(twin, operation):
     """By id or by key, not by both and not by neither."""
     queue = builds(twin)
     more = {"holder": "w"} if operation == "claim_task" else {}
-    for kwargs in ({}, {"id": uuid4(), "key": "k"}):
-        await refused(twin, queue, operation, match="by id= or by key=", **kwargs, **more)
+    for kwargs, problem in [
+        ({}, "name it by id= or by key="),
+        ({"id": uuid4(), "key": "k"}, "cannot be given together with id="),
+    ]:
+        await refused(twin, queue, operation, match=problem, **kwargs, **more)
 
 
 @pytest.mark.parametrize("operation", ["heartbeat", "complete", "fail", "release", "snooze"])

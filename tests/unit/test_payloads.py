@@ -6,11 +6,11 @@ import json
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from enum import IntEnum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sqla_taskqueue import InvalidArgument, InvalidPayload
@@ -19,6 +19,7 @@ from sqla_taskqueue.payloads import (
     check_payload,
     clean_json,
     clean_text,
+    encode,
     error_text,
     json_size,
     safe_str,
@@ -45,6 +46,21 @@ class Colour(StrEnum):
 
 class Level(IntEnum):
     HIGH = 3
+
+
+class Fruit(str, Enum):  # noqa: UP042 - an enum of texts as it was made before StrEnum
+    APPLE = "apple"
+
+
+class Apart(str):
+    """Text that is equal to nothing but itself."""
+
+    __slots__ = ()
+
+    def __eq__(self, other):
+        return self is other
+
+    __hash__ = object.__hash__
 
 
 class Raising:
@@ -105,7 +121,28 @@ def storable(value):
     """Tell whether PostgreSQL takes *value* as jsonb, as far as its text shows."""
     encoded = json.dumps(value, allow_nan=False, ensure_ascii=False)
     encoded.encode()
-    return "\\u0000" not in encoded and json.loads(encoded) == value
+    return "\\u0000" not in encoded and like(json.loads(encoded), value)
+
+
+def as_jsonb(value):
+    """Return what comes back of *value* from a jsonb, whose numbers are exact decimals."""
+
+    def number(text):
+        plain = f"{Decimal(text):f}"
+        return float(plain) if "." in plain else int(plain)
+
+    return json.loads(encode(value), parse_float=number)
+
+
+def like(read, sent):
+    """Tell whether *read* is *sent*, for which a tuple is a list and True is not 1."""
+    if isinstance(sent, bool | None) or isinstance(read, bool | None):
+        return read is sent
+    if isinstance(sent, dict):
+        return read.keys() == sent.keys() and all(like(read[key], sent[key]) for key in sent)
+    if isinstance(sent, list | tuple):
+        return len(read) == len(sent) and all(map(like, read, sent))
+    return read == sent
 
 
 # --- Payloads are checked ----------------------------------------------------------------------
@@ -113,22 +150,24 @@ def storable(value):
 
 @given(good_json)
 def test_what_is_accepted_reads_back_equal(value):
-    """Every plain JSON value passes, and the same value comes out of its encoded form."""
-    check_payload("payload", value, MIB)
-    assert json.loads(json.dumps(value)) == value
+    """Every plain JSON value passes, and an equal one comes out of what PostgreSQL keeps."""
+    assert like(as_jsonb(check_payload("payload", value, MIB)[0]), value)
 
 
 @given(anything)
 def test_what_is_accepted_is_storable(value):
     """Whatever is given: a typed error, or a value that encodes as strict JSON."""
     try:
-        check_payload("payload", value, MIB)
-    except InvalidPayload:
-        pass
+        kept, size = check_payload("payload", value, MIB)
+    except InvalidPayload as error:
+        message = str(error)
     else:
-        encoded = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        encoded.encode()
-        assert "\\u0000" not in encoded
+        assert storable(kept)
+        assert like(kept, value)
+        assert size == json_size(kept)
+        return
+    assert message.startswith("payload")
+    assert len(message) < 2_000
 
 
 @pytest.mark.parametrize(
@@ -154,10 +193,11 @@ def test_what_is_accepted_is_storable(value):
         pytest.param({None: "a"}, "key None", id="None as key"),
         pytest.param({("a", "b"): 1}, "key", id="tuple as key"),
         pytest.param({Raising(): 1}, "key", id="key whose repr raises"),
-        pytest.param(10**1_000, "digits", id="1,001 digits"),
+        pytest.param(10**640, "digits", id="641 digits"),
         pytest.param(10**5_000, "digits", id="5,001 digits"),
         pytest.param(-(10**5_000), "digits", id="5,001 digits, negative"),
         pytest.param({10**5_000: 1}, "key", id="5,001 digits as key"),
+        pytest.param({Apart("a"): 1, "a": 2}, "two keys of the same text", id="equal keys"),
     ],
 )
 @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: {"a": [0, {"b": v}]}], ids=["", "nested"])
@@ -172,16 +212,35 @@ def test_what_json_cannot_hold_is_refused(value, problem, wrap):
 
 def test_the_message_names_the_place():
     """A person finds the flaw in a large payload by the path in the message."""
-    with pytest.raises(InvalidPayload, match=r"payload\['users'\]\[1\]\['born'\] is a date"):
+    with pytest.raises(InvalidPayload) as caught:
         check_payload("payload", {"users": [{}, {"born": date(2000, 1, 1)}]}, MIB)
+    assert str(caught.value) == (
+        "payload['users'][1]['born']=datetime.date(2000, 1, 1) is of type date, "
+        "which JSON cannot express"
+    )
+    assert caught.value.argument == "payload"
+    assert caught.value.place == "['users'][1]['born']"
+    assert caught.value.value == date(2000, 1, 1)
+
+
+def test_the_message_is_short_however_long_the_path():
+    """Of a hundred long keys the message shows the first and the last."""
+    value = object()
+    for number in range(MAX_DEPTH):
+        value = {f"{number} " + "x" * 10_000: value}
+    with pytest.raises(InvalidPayload) as caught:
+        check_payload("payload", value, 1 << 30)
+    message = str(caught.value)
+    assert len(message) < 2_000
+    assert message.index("'99 ") < message.index("…]…['") < message.index("['0 ")
 
 
 @pytest.mark.parametrize(
     "value",
     [
         pytest.param(10**400, id="401 digits"),
-        pytest.param(-(10**999), id="1,000 digits, negative"),
-        pytest.param(10**1_000 - 1, id="1,000 digits"),
+        pytest.param(-(10**639), id="640 digits, negative"),
+        pytest.param(10**640 - 1, id="640 digits"),
         (1, (2, "x")),
         {"": {"": []}},
         "\U0001f600 \u2028 \uffff",
@@ -195,8 +254,34 @@ def test_the_message_names_the_place():
 )
 def test_unusual_values_are_accepted(value):
     """Long numbers, tuples, empty keys, enums, control characters: JSON knows them all."""
-    check_payload("payload", value, MIB)
-    json.dumps(value, allow_nan=False)
+    assert like(as_jsonb(check_payload("payload", value, MIB)[0]), value)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+@example(1e15).via("the last power of ten that Python writes without an exponent")
+@example(1e16).via("the first with one")
+@example(1e23).via("a float that its shortest decimal is not equal to")
+@example(-6.02214076e23)
+@example(1.7976931348623157e308)
+@example(999999999999999.9)
+@example(9007199254740993.0)
+@example(9999999999999998.0)
+@example(5e-324)
+@example(-0.0)
+def test_every_finite_float_reads_back_equal(value):
+    """Large ones as whole numbers: PostgreSQL gives the digits of the decimal that it was sent."""
+    for payload in (value, [value], {"a": (1, {"b": value})}):
+        assert like(as_jsonb(check_payload("payload", payload, MIB)[0]), payload)
+
+
+def test_only_what_must_change_is_copied():
+    """Without large floats, the very payload is sent."""
+    payload = {"a": [1e15, {"b": 10**30}]}
+    assert check_payload("payload", payload, MIB)[0] is payload
+    kept, size = check_payload("payload", {"a": [1e16, {"b": payload}]}, MIB)
+    assert size == json_size(kept)
+    assert kept == {"a": [10**16, {"b": payload}]}
+    assert type(kept["a"][0]) is int
 
 
 def test_depth_is_limited():
@@ -221,7 +306,7 @@ def test_a_value_within_itself_is_refused():
     """What contains itself has no end."""
     value = {"a": []}
     value["a"].append(value)
-    with pytest.raises(InvalidPayload, match=r"payload\['a'\]\[0\] contains itself"):
+    with pytest.raises(InvalidPayload, match=r"payload\['a'\]\[0\]=.* contains itself"):
         check_payload("payload", value, MIB)
 
 
@@ -280,6 +365,13 @@ def test_cleaning_twice_changes_nothing_more(value):
         (b"ab", "b'ab'"),
         ((1, 2), [1, 2]),
         ({1: "a", None: "b"}, {"1": "a", "None": "b"}),
+        ({1: "a", "1": "b"}, {"1": "b"}),
+        ({"a\x00": 1, "a\ufffd": 2}, {"a\ufffd": 2}),
+        (Colour.RED, "red"),
+        ({Fruit.APPLE: Fruit.APPLE}, {"apple": "apple"}),
+        (Level.HIGH, 3),
+        ([1e23, -1e16], [99999999999999991611392, -(10**16)]),
+        ([-0.0, 1e15, 5e-324], [0.0, 1e15, 5e-324]),
         pytest.param(10**400, 10**400, id="401 digits"),
         pytest.param(10**5_000, "a number too long to store", id="5,001 digits"),
         pytest.param(
@@ -382,11 +474,29 @@ def test_cut_text_says_so():
         (KeyError("x"), "KeyError: 'x'"),
         (ExceptionGroup("two", [ValueError(1)]), "ExceptionGroup: two (1 sub-exception)"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (
+            ExceptionGroup("a\x00", [ValueError("\ud800")]),
+            "ExceptionGroup: a\ufffd (1 sub-exception)",
+        ),
+        (Fruit.APPLE, "apple"),
+        (5, "5"),
+        (None, ""),
+        (b"x", "b'x'"),
+        (Raising(), "<Raising whose text raises ZeroDivisionError>"),
     ],
 )
 def test_error_texts(error, text):
-    """An exception is stored as its class and message, a text as itself."""
+    """An exception is stored as its class and message, a text as itself, all else as its text."""
     assert error_text(error) == text
+    assert type(error_text(error)) is str
+
+
+@pytest.mark.parametrize("text", ["\x00" * 50_000_000, ValueError("\ud800é" * 5_000_000)])
+def test_long_error_texts_are_cut_before_they_are_cleaned(text):
+    """Megabytes of what must be replaced cost no more than what is kept of them."""
+    cut = error_text(text, 1_000)
+    assert len(cut) == 1_000
+    assert cut[-2:] in {"\ufffd…", "é…"}
 
 
 def test_the_text_of_an_error_whose_str_raises():
@@ -408,3 +518,20 @@ def test_a_str_that_does_not_return_text():
             return 7  # noqa: PLE0307 - it is the point
 
     assert clean_json([Wrong()]) == ["<Wrong whose text raises TypeError>"]
+
+
+def test_long_numbers_pass_whatever_python_is_set_to():
+    """A process may forbid to read more than 640 digits, but not fewer."""
+    import sys
+
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)
+    try:
+        for number in (10**640 - 1, -(10**640) + 1):
+            assert json.loads(encode(check_payload("payload", [number], MIB)[0])) == [number]
+            assert clean_json(number) == number
+        with pytest.raises(InvalidPayload, match="has more than 640 digits"):
+            check_payload("payload", 10**640, MIB)
+        assert clean_json(10**640) == "a number too long to store"
+    finally:
+        sys.set_int_max_str_digits(before)
