@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +17,14 @@ from sqlalchemy.orm import (
     synonym,
 )
 
-from sqla_taskqueue import InvalidArgument, ScopeMissing, TaskEventMixin, TaskMixin, UuidId
+from sqla_taskqueue import (
+    InvalidArgument,
+    ScopeMissing,
+    TaskEventMixin,
+    TaskMixin,
+    TaskSpec,
+    UuidId,
+)
 from tests.hosts.catalogue import assert_furnished
 from tests.hosts.life import lead_a_life
 from tests.hosts.test_keys import no_statements
@@ -172,14 +179,31 @@ async def test_on_update_values_are_written_by_every_change(twin, create, model)
         seen.append(row.touched)
 
 
-async def test_a_batch_has_a_value_for_each_row(twin, create):
-    """Claiming several tasks writes the host's `onupdate` to all of them."""
-    queue = twin.queue(Logged).scope(**SCOPE)
+@every_class
+async def test_on_update_values_are_written_by_every_batch(twin, create, model):
+    """Each batch form, the claim of several tasks and the sweep write `onupdate` to every row."""
+    queue = twin.queue(model).scope(**SCOPE)
     async with twin.begin() as session:
-        for _ in range(3):
-            await queue.enqueue(session)
-        assert len(await queue.claim(session, holder="w1", limit=3)) == 3
-    assert [row.edition for row in twin.sql("SELECT edition FROM logged")] == ["old"] * 3
+        await queue.enqueue_many(session, [TaskSpec()] * 9)
+        await queue.cancel(session, id=(await queue.enqueue(session)).id)
+    rows = f"FROM {model.__tablename__} WHERE edition = 'old' AND changer = 'app True'"
+    claims = []
+    changes = {
+        "claim": lambda session: queue.claim(session, holder="w1", limit=9),
+        "heartbeat_many": lambda session: queue.heartbeat_many(session, claims),
+        "complete_many": lambda session: queue.complete_many(session, claims[:3]),
+        "fail_many": lambda session: queue.fail_many(session, claims[3:6], errors=["no"] * 3),
+        "reclaim": lambda session: queue.reclaim(session, stale_after=timedelta(0)),
+    }
+    for name, change in changes.items():
+        twin.sql(f"UPDATE {model.__tablename__} SET edition = 'new', touched = -1")
+        async with twin.begin() as session:
+            answer = await change(session)
+            claims = claims or answer
+        written = twin.sql(f"SELECT touched, level {rows}")
+        assert len(written) == (9 if name in ("claim", "heartbeat_many") else 3), name
+        assert {row.level for row in written} == {2}, name
+        assert -1 not in {row.touched for row in written}, name
 
 
 @every_class
