@@ -41,9 +41,18 @@ def sqlstate(error: BaseException) -> str | None:
 
 def constraint_name(error: BaseException) -> str | None:
     """Return the name of the constraint or unique index that a database error reports."""
+    return _reported(error, "constraint_name")
+
+
+def schema_name(error: BaseException) -> str | None:
+    """Return the name of the schema that a database error reports."""
+    return _reported(error, "schema_name")
+
+
+def _reported(error: BaseException, what: str) -> str | None:
     for one in _chain(error):
         # psycopg and psycopg2 keep it in diag, asyncpg on the exception.
-        name = getattr(getattr(one, "diag", one), "constraint_name", None)
+        name = getattr(getattr(one, "diag", one), what, None)
         if isinstance(name, str):
             return name
     return None

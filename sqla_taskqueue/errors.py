@@ -149,7 +149,7 @@ class EnqueueConflict(TaskQueueError):
     """A unique constraint that is not the queue's own keeps the row out.
 
     Attributes:
-        constraint: Name of the constraint or index, as the database reports it.
+        constraint: Name of the constraint or index; of the whole table where that is partitioned.
     """
 
     def __init__(self, constraint: str | None, table: str) -> None:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import checks
-from .._drivers import UNIQUE_VIOLATION, constraint_name, sqlstate
 from ..errors import EnqueueConflict, TaskExists
 from ..ids import uuid7
 from ..models import value_of
@@ -16,6 +15,7 @@ from ..statements import enqueue as statements
 from ..states import EventType, TaskState
 from ..values import Enqueued, TaskSpec
 from ._rows import NewTask, checked_actor, new_task
+from ._violations import is_unique_violation, violated
 from ._wakeups import wake
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ def explained(caller: Caller, core: QueueCore[Any], insert: Any) -> Generator[No
         with caller.savepoint(insert):
             yield
     except Exception as error:
-        if sqlstate(error) != UNIQUE_VIOLATION:
+        if not is_unique_violation(error):
             raise
-        raise EnqueueConflict(constraint_name(error), core.model.table.fullname) from error
+        constraint = violated(caller, core, error, insert)
+        raise EnqueueConflict(constraint, core.model.table.fullname) from error

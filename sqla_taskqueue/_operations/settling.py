@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import checks
-from .._drivers import UNIQUE_VIOLATION, constraint_name, sqlstate
 from ..errors import InvalidArgument, InvalidPayload, LeaseLost
 from ..payloads import clean_json, cut, encode, error_text, too_large
 from ..retry import policy_or
@@ -16,6 +15,7 @@ from ..states import TaskState
 from ..values import Claim, Holder, Lease, RefusalReason, Refused, Written
 from ._refusals import look, refuse
 from ._targets import Target, by_name, held
+from ._violations import is_unique_violation, violated
 from ._wakeups import wake
 
 if TYPE_CHECKING:
@@ -264,7 +264,9 @@ def retry(
         with caller.savepoint(statement):
             outcome = _write(caller, core, target, statement, on_lost="return")
     except Exception as error:
-        if sqlstate(error) != UNIQUE_VIOLATION or constraint_name(error) not in _index_names(core):
+        if not is_unique_violation(error):
+            raise
+        if violated(caller, core, error, statement) not in _index_names(core):
             raise
         looked = look(caller, core, target, lock=False, route=statement)
         return refuse(caller, core, target, looked, RefusalReason.KEY_TAKEN, route=statement)

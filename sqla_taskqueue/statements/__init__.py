@@ -88,6 +88,7 @@ class Statements:
             ),
             (reading.history, [()] if model.events else []),
             (reading.stats, [(scope,) for scope in scopes]),
+            (reading.whole_index, [()]),
             (wakeup.notify, [()]),
             (
                 batch.insert_tasks,
