@@ -95,13 +95,13 @@ class Database:
             self._engines[driver.name] = self.new_engine(driver)
         return self._engines[driver.name]
 
-    def new_engine(self, driver: Driver, **options: Any) -> Any:
-        """Make an engine of the caller's own."""
+    def new_engine(self, driver: Driver, *, url: URL | None = None, **options: Any) -> Any:
+        """Make an engine of the caller's own; *url* is another way to the same database."""
         make: Any = create_async_engine if driver.is_async else create_engine
         if "poolclass" not in options:
             # Small, but no obstacle for a race of many workers.
             options = {"pool_size": 5, "max_overflow": 60, "pool_timeout": 20} | options
-        return make(driver.url(self.url), **options)
+        return make(driver.url(url or self.url), **options)
 
     # --- Tables --------------------------------------------------------------------------------
 

@@ -409,15 +409,17 @@ class Twin:
     async def session(self, bind: Any = None, **options: Any) -> AsyncIterator[Any]:
         """Open a session and close it at the end: nothing is committed on the way.
 
-        *options* are ``Session``'s; ``expire_on_commit`` is off unless asked for.
+        *bind* is an engine or a connection; *options* are ``Session``'s, and *session_class* is a
+        subclass of it. ``expire_on_commit`` is off unless asked for.
         """
         options = {"expire_on_commit": False} | options
-        bind = self.engine if bind is None else bind
+        bind = self.engine if bind is None else unwrap(bind)
+        make: Callable[..., Session] = options.pop("session_class", Session)
         if self.is_async:
-            async with TwinAsyncSession(bind, **options) as session:
+            async with TwinAsyncSession(bind, sync_session_class=make, **options) as session:
                 yield session
         else:
-            with Session(bind, **options) as session:
+            with make(bind, **options) as session:
                 yield SessionAdapter(session)
 
     @asynccontextmanager
