@@ -40,7 +40,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
 from .._schema import is_state
-from ..dialects import array_of, now
+from ..dialects import StoredJSON, array_of, now
 from ..models import EventModel, TaskModel, evaluate
 from ..states import LIVE, EventType, TaskState
 
@@ -86,7 +86,7 @@ def sent_json(name: str) -> ColumnElement[Any]:
 
     A serializer of the host's own may know fewer numbers than were accepted.
     """
-    return cast(bind(name, Text), JSONB)
+    return cast(bind(name, Text), StoredJSON)
 
 
 def arrays(prefix: str, columns: dict[str, Any]) -> Any:
@@ -108,7 +108,7 @@ def json_at(name: str, rows: FromClause) -> ColumnElement[Any]:
     array of texts psycopg escapes the quotation marks one by one, in Python.
     """
     # Without FROM: read once, before the rows.
-    every = select(cast(bind(name, Text), JSONB)).scalar_subquery()
+    every = select(sent_json(name)).scalar_subquery()
     value = every.op("->", return_type=JSONB())(cast(rows.c.tq_n, Integer) - ONE)
     return func.nullif(value, literal_column("'null'::jsonb", JSONB), type_=JSONB)
 
