@@ -55,6 +55,7 @@ any_leaf = (
     good_leaf
     | st.floats()
     | any_text
+    | st.sampled_from(["a\x00b", "\ud800", "x\udfff"])
     | st.sampled_from([10**640, b"bytes", Decimal(1), {1}, object(), TaskState, Colour])
 )
 
