@@ -88,7 +88,7 @@ class Plain:
     label: Mapped[str] = mapped_column("Label %", Text, default=labelled)
     made_at: Mapped[datetime] = mapped_column(insert_default=func.now())
     origin: Mapped[str] = mapped_column(server_default=text("'server'"))
-    doubled: Mapped[int] = mapped_column(Computed("number * 2"))
+    doubled: Mapped[int] = mapped_column(Computed("number * 2", persisted=True))
     counted: Mapped[int] = mapped_column(Identity())
     colour: Mapped[Colour] = mapped_column(Enum(Colour, name="colour"), default=Colour.RED)
     secret: Mapped[str] = mapped_column(Reversed, default="secret")
