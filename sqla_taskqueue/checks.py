@@ -67,8 +67,9 @@ def flag(argument: str, value: object) -> bool:
 def items(argument: str, value: Iterable[ItemT], what: str) -> list[ItemT]:
     """Return the items of *value*, which must have an order and be no text."""
     given: Any = value
-    if not isinstance(given, Iterable) or isinstance(
-        given, str | bytes | bytearray | Mapping | AbstractSet
+    if not isinstance(given, list | tuple) and (
+        isinstance(given, str | bytes | bytearray | Mapping | AbstractSet)
+        or not isinstance(given, Iterable)
     ):
         problem = f"must be a list, or another iterable, of {what}, not {type(given).__name__}"
         raise InvalidArgument(argument, given, problem)

@@ -179,7 +179,7 @@ def cut(text: str, limit: int) -> str:
 
 def clean_text(text: str, limit: int | None = None) -> str:
     """Return *text* storable: NUL and lone surrogates replaced by U+FFFD, cut at *limit*."""
-    if limit is not None:
+    if limit is not None and len(text) > limit:
         text = cut(text, limit)
     if text_problem(text) is None:
         return text
@@ -244,11 +244,15 @@ def safe_str(value: object) -> str:
 
 def error_text(error: object, limit: int | None = None) -> str:
     """Return the text to store for *error*: an exception's class and message, or its text."""
-    if error is None:
-        return ""
-    text = str.__str__(error) if isinstance(error, str) else safe_str(error)
-    if isinstance(error, BaseException):
-        text = f"{type(error).__name__}: {text}".removesuffix(": ")
+    match error:
+        case None:
+            return ""
+        case str():
+            text = str.__str__(error)
+        case BaseException():
+            text = f"{type(error).__name__}: {safe_str(error)}".removesuffix(": ")
+        case _:
+            text = safe_str(error)
     return clean_text(text, limit)
 
 
