@@ -6,6 +6,7 @@ import uuid
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import pytest
 from sqlalchemy import Delete, Insert, Update, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -421,3 +422,8 @@ KINDS: tuple[type[Surrounding], ...] = (
     Switching,
     Pooled,
 )
+
+
+def kinds(*wanted: type[Surrounding]) -> Any:
+    """Run a test in some surroundings only."""
+    return pytest.mark.parametrize("kind", wanted, indirect=True, ids=lambda kind: kind.name)

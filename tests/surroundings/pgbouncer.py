@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -48,7 +47,7 @@ def pgbouncer(database: URL) -> Iterator[URL]:
         _wait(process, url, folder / "log")
         yield url
     finally:
-        process.send_signal(signal.SIGINT)  # to wait for transactions; there are none
+        process.terminate()
         try:
             process.wait(timeout=10)
         finally:

@@ -17,14 +17,13 @@ from sqla_taskqueue import (
     TaskState,
     uuid7,
 )
-from tests.surroundings.kinds import KINDS, OTHER, TENANT
+from tests.surroundings.kinds import KINDS, OTHER, TENANT, kinds
+from tests.surroundings.life import every_operation
 
 HOUR = timedelta(hours=1)
 NOW = timedelta(0)
 
-parallel = pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind.parallel], indirect=True, ids=lambda kind: kind.name
-)
+parallel = kinds(*(kind for kind in KINDS if kind.parallel))
 
 
 # --- What most tests do ------------------------------------------------------------------------
@@ -439,41 +438,23 @@ class Undo(Exception):
 
 async def test_a_rollback_undoes_everything(here):
     """An error of the host takes with it what every operation did, and every wake-up."""
-    claims = await claims_of(here, 9)
-    sent = await here.do(here.queue.enqueue, "work", 9, key="k")
-    tables = [here.base.Task.__table__, here.base.Event.__table__, here.base.Tenant.__table__]
+    await claims_of(here, 3)
+    tables = [model.__table__ for model in (here.base.Task, here.base.Event, here.base.Tenant)]
     before = [await here.fetch(*table.c) for table in tables]
 
-    async def everything(session):
-        q = here.queue
-        assert await q.heartbeat(session, claims[0])
-        assert await q.complete(session, claims[0], result=1)
-        assert await q.fail(session, claims[1])
-        assert await q.fail(session, claims[2], final=True)
-        assert await q.release(session, claims[3])
-        assert await q.snooze(session, claims[4], delay=HOUR)
-        assert await q.cancel(session, id=claims[5].id)
-        assert await q.retry(session, id=claims[5].id)
-        assert all(await q.heartbeat_many(session, claims[6:]))
-        assert all(await q.complete_many(session, claims[6:7]))
-        assert all(await q.fail_many(session, claims[7:8], errors=["no"]))
-        assert (await q.reclaim(session, stale_after=NOW)).requeued == 1
-        assert await q.claim_task(session, id=sent.id, holder="w2")
-        assert await q.claim(session, holder="w2", limit=2)
-        assert (await q.enqueue(session, "work", 10)).created
-        assert len(await q.enqueue_many(session, [TaskSpec("work", n) for n in (11, 12)])) == 2
-        assert await q.prune(session, older_than=NOW) == 3
+    async def work(session):
+        await every_operation(session, here)
         await session.execute(insert(here.base.Tenant.__table__).values(id=9, paid=0))
         raise Undo
 
     async with here.twin.listening(here.channel) as listener:
         with pytest.raises(Undo):
-            await here.do(everything)
+            await here.do(work)
         heard = await listener.so_far()
     after = [await here.fetch(*table.c) for table in tables]
     if here.undone == "nothing":
         assert heard
-        assert [len(rows) for rows in after] == [10, len(after[1]), 3]
+        assert [len(rows) for rows in after] == [3 + 11 - 3, len(after[1]), 3]
     else:
         assert heard == []
         assert after == (before if here.undone == "the unit" else [[], [], before[2]])

@@ -336,6 +336,15 @@ def stray_binds(model, name, statement):
     ]
 
 
+def session_state(model, name, statement):
+    """What stays with the connection: behind a transaction pooler, another client gets it (B21)."""
+    written = re.sub(r"'[^']*'", "''", sql_of(statement))
+    begins = re.match(r"\s*(\w+)", written)[1]
+    wrong = [] if begins in {"SELECT", "INSERT", "UPDATE", "DELETE", "WITH"} else [begins]
+    pattern = r"(?i)\b(pg_(?:try_)?advisory_(?!xact_)\w+|set_config|temp(?:orary)?)\b"
+    return wrong + re.findall(pattern, written)
+
+
 GUARDS = (
     wrong_clock,
     bound_states,
@@ -344,6 +353,7 @@ GUARDS = (
     loose_locks,
     unfenced,
     stray_binds,
+    session_state,
 )
 
 
@@ -579,6 +589,32 @@ def test_text_that_names_a_table_fails(statement):
 def test_text_without_a_table_passes():
     """A literal may spell a table's name within quotes, and others name none."""
     assert not text_tables(MODEL, "", select(literal_column("'tasks'"), literal_column("1")))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        select(func.pg_advisory_lock(1)),
+        select(T.c.id).where(func.pg_try_advisory_lock_shared(T.c.attempt)),
+        select(func.set_config("work_mem", "1MB", literal_column("false"))),
+        text("SET work_mem = '1MB'"),
+        text("LISTEN tasks"),
+        text("DECLARE c CURSOR WITH HOLD FOR SELECT 1"),
+        text("PREPARE p AS SELECT 1"),
+        text("CREATE TEMPORARY TABLE t ()"),
+        text("SELECT 1 INTO TEMP t"),
+    ],
+)
+def test_session_state_fails(statement):
+    """Locks, settings, temporary tables and all else that outlives a transaction."""
+    assert session_state(MODEL, "", statement)
+
+
+def test_transaction_state_passes():
+    """A lock of the transaction, a notification, and words that only look like state."""
+    assert not session_state(MODEL, "", select(func.pg_advisory_xact_lock(1)))
+    assert not session_state(MODEL, "", select(func.pg_notify("set_config", "temp")))
+    assert not session_state(MODEL, "", select(literal_column("'LISTEN temp'")))
 
 
 @pytest.mark.parametrize(
