@@ -19,6 +19,7 @@ from sqlalchemy import (
     String,
     Uuid,
 )
+from sqlalchemy.dialects.postgresql import BIT
 from sqlalchemy.types import TypeDecorator
 
 from . import checks
@@ -78,6 +79,18 @@ def _uuid_text(argument: str, value: str) -> str:
         return str(UUID(value))
     except ValueError:
         raise InvalidArgument(argument, value, "must be the text of a UUID") from None
+
+
+def is_text(of: Any) -> bool:
+    """Tell whether a type is one of plain text with a length."""
+    return isinstance(of, String) and not isinstance(of, Enum) and of.length is not None
+
+
+def is_cut(of: Any) -> bool:
+    """Tell whether a cast to a type's array cuts what is too long, and the type must be kept."""
+    if isinstance(of, TypeDecorator):
+        return getattr(of.impl_instance, "length", None) is not None
+    return isinstance(of, BIT) or (isinstance(of, Enum) and not of.native_enum)
 
 
 def flaw(column: Column[Any], value: Any) -> str | None:

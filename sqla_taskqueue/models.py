@@ -14,7 +14,7 @@ from sqlalchemy import ARRAY, JSON, Column, inspect
 from sqlalchemy.orm import Mapper, selectinload
 from sqlalchemy.types import TypeDecorator
 
-from ._columns import flaw, usable
+from ._columns import flaw, is_cut, usable
 from ._schema import key_scope_names, mapped_columns, table_of
 from .dialects import StoredJSON
 from .errors import InvalidArgument, UnsupportedModel, shorten
@@ -261,9 +261,16 @@ class TaskModel(Generic[TaskT]):
 
     def fits_arrays(self, keys: Iterable[str]) -> bool:
         """Tell whether values of these columns can travel as arrays, one per column."""
-        payload = self.columns["payload"].key
-        return self.keeps_json and all(
-            key == payload or _is_plain(self.table.c[key].type) for key in keys
+        return self.keeps_json and self._array_columns.issuperset(keys)
+
+    @cached_property
+    def _array_columns(self) -> frozenset[str]:
+        """Keys of the columns whose values arrays carry whole; payloads travel as JSON."""
+        return frozenset(
+            column.key
+            for column in self.table.c
+            if column is self.columns["payload"]
+            or (_is_plain(column.type) and not is_cut(column.type))
         )
 
     @cached_property

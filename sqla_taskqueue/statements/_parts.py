@@ -39,6 +39,7 @@ from sqlalchemy import table as sql_table
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
+from .._columns import is_text
 from .._schema import is_state
 from ..dialects import StoredJSON, array_of, now
 from ..models import EventModel, TaskModel, evaluate
@@ -90,13 +91,15 @@ def sent_json(name: str) -> ColumnElement[Any]:
 
 
 def arrays(prefix: str, columns: dict[str, Any]) -> Any:
-    """Return the arrays ``tq_<prefix>_<column>`` as a table, with the row number ``tq_n``."""
-    binds = [bind(f"{prefix}_{key}", ARRAY(of)) for key, of in columns.items()]
+    """Return the arrays ``tq_<prefix>_<column>`` as a table, with the row number ``tq_n``.
+
+    Text has no length in them: a cast to VARCHAR(5)[] cuts in silence what a column refuses.
+    """
+    types = {key: Text() if is_text(of) else of for key, of in columns.items()}
+    binds = [bind(f"{prefix}_{key}", ARRAY(of)) for key, of in types.items()]
     return (
         func.unnest(*binds)
-        .table_valued(
-            *(sql_column(key, of) for key, of in columns.items()), with_ordinality="tq_n"
-        )
+        .table_valued(*(sql_column(key, of) for key, of in types.items()), with_ordinality="tq_n")
         .render_derived()
     )
 
