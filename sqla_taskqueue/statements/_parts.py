@@ -85,7 +85,8 @@ def bind(name: str, type_: Any) -> ColumnElement[Any]:
 def sent_json(name: str) -> ColumnElement[Any]:
     """Return the named bind ``tq_<name>``, JSON that was made here, as ``jsonb``.
 
-    A serializer of the host's own may know fewer numbers than were accepted.
+    As text: a serialiser of the host's own may know fewer numbers than were accepted here, and
+    must not keep a task from its end.
     """
     return cast(bind(name, Text), StoredJSON)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from sqlalchemy import Interval, Text, cast, func, not_
+from sqlalchemy import Interval, Text, func, not_
 
-from ..dialects import StoredJSON, now
+from ..dialects import now
 from ..states import EventType, TaskState
-from ._parts import NO_HOLDER, NO_LEASE, NULL, ONE, By, Fence, Parts, bind, state
+from ._parts import NO_HOLDER, NO_LEASE, NULL, ONE, By, Fence, Parts, bind, sent_json, state
 from .lease import no_attempt_left
 
 Ending = Literal["retry", "final", "exhausted"]
@@ -21,8 +21,7 @@ def complete(parts: Parts, by: By, fence: Fence) -> Any:
         {
             **NO_LEASE,
             "state": state(TaskState.DONE),
-            # As text, as in batches: a host's serialiser must not keep a task from its end.
-            "result": cast(bind("result", Text), StoredJSON),
+            "result": sent_json("result"),
             "error": NULL,
             # Forced, it was not the holder who ended it: its own complete() must be refused.
             "ended_token": NULL if fence == "live" else parts.c.lease_token,

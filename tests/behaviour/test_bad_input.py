@@ -15,6 +15,7 @@ from sqla_taskqueue import (
     InvalidArgument,
     InvalidPayload,
     Limits,
+    TaskSpec,
     UnsupportedModel,
 )
 from tests.behaviour.hosts import Base, Board, Logged, Pair, Task
@@ -114,14 +115,23 @@ async def test_what_is_accepted_reads_back_equal(twin, payload):
     assert read.replace("-0.0", "0.0") == written.replace("-0.0", "0.0")
 
 
-@pytest.mark.parametrize("payload", [1e16, 1e23, 1.7976931348623157e308, -1e300])
-async def test_large_floats_read_back_as_the_same_number(twin, payload):
-    """PostgreSQL writes them without an exponent: Python reads a whole number of equal float."""
+@pytest.mark.parametrize("many", [False, True], ids=["enqueue", "enqueue_many"])
+@pytest.mark.parametrize(
+    "number", [1e15, 1e16, 1e23, 6.02214076e23, 1.7976931348623157e308, -1e300]
+)
+async def test_large_floats_read_back_equal(twin, number, many):
+    """They are sent as the whole numbers that they are: of 1e23 jsonb keeps another number."""
     queue = builds(twin)
+    payload = {"args": [number, (number,)]}
     async with twin.begin() as session:
-        await queue.enqueue(session, payload=payload)
+        if many:
+            await queue.enqueue_many(session, [TaskSpec(payload=payload)])
+        else:
+            await queue.enqueue(session, payload=payload)
         [claim] = await queue.claim(session, holder="w")
-    assert float(claim.payload) == payload
+        await queue.complete(session, claim, result=payload)
+        task = await queue.get(session, id=claim.id)
+    assert claim.payload == task.result == {"args": [number, [number]]}
 
 
 async def test_tuples_are_lists(twin):
