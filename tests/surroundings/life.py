@@ -34,7 +34,8 @@ async def every_operation(session: Any, here: Surrounding) -> None:
     assert all(await q.heartbeat_many(session, claims[6:]))
     assert all(await q.complete_many(session, claims[6:7]))
     assert all(await q.fail_many(session, claims[7:8], errors=["no"]))
-    assert not await q.complete(session, claims[7], on_lost="return")
+    refused = await q.complete(session, claims[7], on_lost="return")
+    assert (refused.reason, refused.task.state) == (RefusalReason.REQUEUED, "queued")
     assert await q.reclaim(session, stale_after=NOW)
     assert len(await q.claim(session, holder="w2", limit=2, take_expired=True)) == 2
     sent = await q.enqueue(session, "work", key="k")

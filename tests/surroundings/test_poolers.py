@@ -21,18 +21,33 @@ UNION ALL SELECT name FROM pg_settings
 """
 
 
+LEAVING = {
+    "SELECT pg_advisory_lock(1)": "lock",
+    "SELECT set_config('work_mem', '1MB', false)": "work_mem",
+    "LISTEN left_behind": "LISTEN",
+    "CREATE TEMPORARY TABLE left_behind ()": "left_behind",
+    "DECLARE left_behind CURSOR WITH HOLD FOR SELECT 1": "cursor",
+}
+TIDYING = (
+    "SELECT pg_advisory_unlock_all()",
+    "RESET work_mem",
+    "UNLISTEN *",
+    "DROP TABLE IF EXISTS left_behind",
+    "CLOSE ALL",
+)
+
+
 async def pid_of(session):
     """Return which connection to the server a transaction has."""
     return (await session.execute(text("SELECT pg_backend_pid()"))).scalar_one()
 
 
-async def left_behind(here):
-    """Return what is left on all of the connections, which are taken at once."""
+async def on_all(here, statement):
+    """Run a statement on all of the connections, which are taken at once; return all rows."""
     async with here.begin() as one, here.begin() as other:
         assert await pid_of(one) != await pid_of(other)
-        return [
-            row for session in (one, other) for row in (await session.execute(text(LEFT))).all()
-        ]
+        results = [await session.execute(text(statement)) for session in (one, other)]
+        return [row for result in results if result.returns_rows for row in result]
 
 
 @poolers
@@ -46,17 +61,13 @@ async def test_each_transaction_has_another_connection(here):
 @poolers
 async def test_what_is_left_behind_is_seen(here):
     """The check below finds what a library could leave."""
-    await here.do(pid_of)
     async with here.begin() as session:
-        await session.execute(text("SELECT pg_advisory_lock(1)"))
-        await session.execute(text("SELECT set_config('work_mem', '1MB', false)"))
-        await session.execute(text("LISTEN left_behind"))
-        await session.execute(text("CREATE TEMPORARY TABLE left_behind ()"))
-        await session.execute(text("DECLARE c CURSOR WITH HOLD FOR SELECT 1"))
-        pid = await pid_of(session)
-    found = {what for (what,) in await left_behind(here)}
-    here.twin.database.terminate(pid)
-    assert found == {"lock", "LISTEN", "cursor", "left_behind", "work_mem"}
+        for statement in LEAVING:
+            await session.execute(text(statement))
+    assert {what for (what,) in await on_all(here, LEFT)} == {*LEAVING.values()}
+    for statement in TIDYING:
+        await on_all(here, statement)
+    assert await on_all(here, LEFT) == []
 
 
 @poolers
@@ -64,7 +75,7 @@ async def test_no_operation_leaves_anything_behind(here):
     """No session advisory lock, setting, temporary table, LISTEN or cursor, on any connection."""
     for _ in range(SERVERS):
         await here.do(every_operation, here)
-    assert await left_behind(here) == []
+    assert await on_all(here, LEFT) == []
 
 
 @poolers
