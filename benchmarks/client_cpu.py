@@ -171,7 +171,7 @@ class SyncSide:
                 act(self.queue, session, claims)
         return [Sent.of(*one) for one in sent]
 
-    def library(self, act, held) -> float:
+    def ours(self, act, held) -> float:
         """Return the processor time of the calls, in seconds."""
         with Session(self.engine) as session:
             session.connection()
@@ -237,7 +237,7 @@ class AsyncSide:
         self.runner.run(self._call(recording, act, held))
         return [Sent.of(*one) for one in sent]
 
-    def library(self, act, held) -> float:
+    def ours(self, act, held) -> float:
         return self.runner.run(self._call(self.engine, act, held))
 
     async def _call(self, engine, act, held) -> float:
@@ -323,18 +323,18 @@ class Result(NamedTuple):
 
     operation: Operation
     driver: str
-    library: list[float]
+    ours: list[float]
     raw: list[float]
 
     def as_dict(self) -> dict:
-        library, raw = statistics.median(self.library), statistics.median(self.raw)
+        library, raw = statistics.median(self.ours), statistics.median(self.raw)
         return {
             "operation": self.operation.name,
             "driver": self.driver,
             "library_us": round(library, 1),
             "raw_us": round(raw, 1),
             "ratio": round(library / raw, 2),
-            "library_us_by_round": [round(one, 1) for one in self.library],
+            "library_us_by_round": [round(one, 1) for one in self.ours],
             "raw_us_by_round": [round(one, 1) for one in self.raw],
         }
 
@@ -357,7 +357,7 @@ def run(url, rounds: int, calls: int, *, warm_up: bool = True) -> list[Result]:
                 for operation in OPERATIONS:
                     library, raw = measure(side, operation, calls, claims, raw_first=number % 2)
                     if number >= 0:
-                        by_name[operation, driver].library.append(library)
+                        by_name[operation, driver].ours.append(library)
                         by_name[operation, driver].raw.append(raw)
                     progress.advance(bar)
     for side in sides.values():
@@ -372,9 +372,9 @@ def measure(side, operation: Operation, calls: int, claims: list, *, raw_first: 
     sent = side.record(operation.act, held)
     if raw_first:
         raw, rows = side.raw(sent)
-        library = side.library(operation.act, held)
+        library = side.ours(operation.act, held)
     else:
-        library = side.library(operation.act, held)
+        library = side.ours(operation.act, held)
         raw, rows = side.raw(sent)
     if rows != number * operation.size:
         raise RuntimeError(f"{operation.name}: the raw driver got {rows} rows")

@@ -28,6 +28,7 @@ from .errors import (
     UnsupportedModel,
 )
 from .ids import uuid7
+from .limits import Limits
 from .mixins import BigIntId, BoardMixin, TaskEventMixin, TaskMixin, UuidId
 from .queue import Queue
 from .retry import Exponential, Fixed, Linear, RetryPolicy
@@ -37,7 +38,6 @@ from .values import (
     Enqueued,
     Holder,
     Lease,
-    Limits,
     Page,
     QueueStats,
     Reclaimed,

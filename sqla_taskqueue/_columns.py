@@ -19,10 +19,10 @@ from sqlalchemy import (
     String,
     Uuid,
 )
-from sqlalchemy.dialects.postgresql import BIT
 from sqlalchemy.types import TypeDecorator
 
 from . import checks
+from .dialects import CUT_BY_CASTS
 from .errors import InvalidArgument
 from .payloads import text_problem
 
@@ -90,7 +90,7 @@ def is_cut(of: Any) -> bool:
     """Tell whether a cast to a type's array cuts what is too long, and the type must be kept."""
     if isinstance(of, TypeDecorator):
         return getattr(of.impl_instance, "length", None) is not None
-    return isinstance(of, BIT) or (isinstance(of, Enum) and not of.native_enum)
+    return isinstance(of, CUT_BY_CASTS) or (isinstance(of, Enum) and not of.native_enum)
 
 
 def flaw(column: Column[Any], value: Any) -> str | None:

@@ -9,11 +9,12 @@ from . import checks
 from ._columns import usable
 from .dialects import channel_of
 from .errors import InvalidArgument, ScopeMissing, UnsupportedModel
+from .limits import Limits
 from .models import TaskModel
 from .payloads import clean_json, encode
 from .retry import DEFAULT_RETRY, RetryPolicy, policy_or
 from .statements import Statements
-from .values import Limits, TaskT
+from .values import TaskT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,13 @@ Notify = Literal["transaction", "off"]
 """How workers are woken: by NOTIFY in the caller's transaction, or not at all (they poll)."""
 
 
-_NAMES = ("queue", "name", "claimed_by", "claimed_session", "created_by")
+_BOUNDED = {
+    "error": "error",
+    "key": "key",
+    "unique_key": "key",
+    **dict.fromkeys(("queue", "name", "claimed_by", "claimed_session", "created_by"), "name"),
+}
+"""Columns of text, and the limits of what is written to them."""
 
 
 class QueueCore(Generic[TaskT]):
@@ -67,10 +74,8 @@ class QueueCore(Generic[TaskT]):
         Raises:
             UnsupportedModel: One does not: an error text could keep a task from its end.
         """
-        longest = {"error": self.limits.error, "key": self.limits.key}
-        longest["unique_key"] = self.limits.key
-        longest |= dict.fromkeys(_NAMES, self.limits.name)
-        for name, needed in longest.items():
+        for name, limit in _BOUNDED.items():
+            needed = getattr(self.limits, limit)
             length = getattr(self.model.columns[name].type, "length", None)
             if length is not None and length < needed:
                 message = (

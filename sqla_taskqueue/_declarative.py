@@ -13,9 +13,10 @@ from inspect import get_annotations
 from typing import Any, TypeVar
 
 from sqlalchemy import JSON, Boolean, Column, DateTime, Enum, Integer, String, TypeDecorator, Uuid
-from sqlalchemy.dialects.postgresql import CITEXT
 from sqlalchemy.orm import MappedColumn
 from sqlalchemy.types import NullType
+
+from .dialects import CASELESS
 
 ClassT = TypeVar("ClassT")
 
@@ -64,7 +65,7 @@ def misfit(name: str, theirs: Column[Any], ours: Column[Any]) -> str | None:
 
 def _is_alike(theirs: Any, ours: Any) -> bool:
     kind = next(kind for kind in _KINDS if isinstance(ours, kind))
-    if not isinstance(theirs, kind) or isinstance(theirs, Enum | CITEXT):
+    if not isinstance(theirs, kind) or isinstance(theirs, Enum | CASELESS):
         return False  # these two compare, or come back, as something else than was sent
     if isinstance(theirs, DateTime):
         return theirs.timezone

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Mapper
 
+EXTRA_INDEXES = ("list", "finished")
+"""Indexes that a class asks for in ``__extra_indexes__``."""
+
 
 def is_state(column: ColumnElement[str], *states: TaskState) -> ColumnElement[bool]:
     """Compare a state column with literal states.
@@ -74,10 +77,6 @@ def key_scope_names(cls: type[Any]) -> tuple[str, ...]:
     """Return the columns within which a key is unique: by default the scope."""
     names: tuple[str, ...] | None = getattr(cls, "__key_scope__", None)
     return tuple(cls.__scope__) if names is None else names
-
-
-EXTRA_INDEXES = ("list", "finished")
-"""Indexes that a class asks for in ``__extra_indexes__``."""
 
 
 def furnish(

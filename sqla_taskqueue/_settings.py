@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from ._core import Notify, QueueCore
+from .limits import Limits
 from .mixins import TaskMixin
 from .retry import RetryPolicy
-from .values import Limits
 
 TaskT = TypeVar("TaskT", bound=TaskMixin)
 

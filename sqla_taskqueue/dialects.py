@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import JSON, Boolean, DateTime, Table, func
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, BIT, CITEXT, JSONB
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.sql.functions import FunctionElement
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 # Nothing selects ``json``: hosts bring codecs of their own for it, and jsonb is typed.
 StoredJSON = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 """The type of payloads, results and details."""
+
+
+CASELESS = CITEXT
+"""Text that is equal to other text than itself."""
+CUT_BY_CASTS = BIT
+"""A type whose array's cast cuts in silence what a column refuses."""
 
 
 class now(FunctionElement[datetime]):  # noqa: N801 - used like SQLAlchemy's func.now()

@@ -41,7 +41,7 @@ from ._schema import furnish, table_of
 from .dialects import StoredJSON, server_now
 from .errors import UnsupportedModel
 from .ids import uuid7
-from .values import Limits
+from .limits import Limits
 
 EVENT_CLASSES = "sqla_taskqueue.event_classes"
 """Under this name a task table's ``info`` lists the event classes that point at it."""
@@ -197,14 +197,14 @@ class TaskEventMixin:
         return made
 
 
-LIBRARY_COLUMNS: Mapping[str, Column[Any]] = {
-    name: value.column for name, value in vars(TaskMixin).items() if hasattr(value, "column")
-}
+def _columns_of(mixin: type[Any]) -> dict[str, Column[Any]]:
+    return {name: value.column for name, value in vars(mixin).items() if hasattr(value, "column")}
+
+
+LIBRARY_COLUMNS: Mapping[str, Column[Any]] = _columns_of(TaskMixin)
 """Attributes of :class:`TaskMixin`: set by the queue's operations only."""
 
-_EVENT_COLUMNS = tuple(
-    name for name, value in vars(TaskEventMixin).items() if hasattr(value, "column")
-)
+_EVENT_COLUMNS = tuple(_columns_of(TaskEventMixin))
 
 
 def _furnish_task_class(mapper: Mapper[Any], cls: type[Any]) -> None:

@@ -123,6 +123,12 @@ class TaskModel(Generic[TaskT]):
         return tuple(column for column in self.primary_key if column not in scope)
 
     @cached_property
+    def scope_of_key(self) -> frozenset[str]:
+        """Names of the scope columns that are part of the primary key."""
+        key = set(self.primary_key)
+        return frozenset(name for name, column in self.scope.items() if column in key)
+
+    @cached_property
     def _attributes(self) -> dict[Column[Any], str]:
         return {column: name for name, column in self.columns.items()}
 
@@ -177,7 +183,9 @@ class TaskModel(Generic[TaskT]):
         """
         if not isinstance(values, Mapping):
             raise InvalidArgument(
-                "values", values, f"must map names to values, and is a {type(values).__name__}"
+                "values",
+                values,
+                f"must map names to values, not be of type {type(values).__name__}",
             )
         by_key: dict[str, Any] = {}
         for name, value in values.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._drivers import UNIQUE_VIOLATION, constraint_name, schema_name, sqlstate
-from ..statements import reading
+from ..statements import catalogue
 
 if TYPE_CHECKING:
     from .._core import QueueCore
@@ -25,8 +25,8 @@ def violated(caller: Caller, core: QueueCore[Any], error: BaseException, route: 
     """
     table, name = core.model.table, constraint_name(error)
     known = {one.name for one in table.constraints} | {one.name for one in table.indexes}
-    if name in known:
+    if name is None or name in known:
         return name
     params = {"tq_schema": schema_name(error), "tq_index": name}
-    rows = caller.rows(core.statements(reading.whole_index), params, route=route)
+    rows = caller.rows(core.statements(catalogue.whole_index), params, route=route)
     return rows[0].relname if rows else name

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import checks
 from ..errors import InvalidArgument
 from ..models import value_of
-from ..payloads import cut, encode, error_text
+from ..payloads import encode
 from ..retry import policy_or
 from ..statements import batch as statements
 from ..states import TaskState
@@ -22,7 +22,7 @@ from ..values import Claim, Lease, RefusalReason, Refused, Written
 from ._chunks import chunks
 from ._refusals import looked_at, refusal
 from ._targets import checked_claims, of_claim
-from .settling import checked_result, ended_by, renewed
+from .settling import checked_result, ended_by, error_texts, renewed
 
 if TYPE_CHECKING:
     from .._core import QueueCore
@@ -97,20 +97,18 @@ def fail_many(
     checks.flag("final", final)
     policy = policy_or(core.retry, retry)
     given = checked_claims(core, claims)
-    limits = core.limits
-    longest = max(limits.error, limits.event_error)
-    texts = [error_text(error, longest) for error in _one_each("errors", errors, given)]
+    texts = [error_texts(core, error) for error in _one_each("errors", errors, given)]
     delays = [checks.duration("retry", policy.delay(claim.attempt)) for claim in given]
     details: list[str] = []
     if core.model.events is not None:
-        details = [encode({"error": cut(text, limits.event_error)}) for text in texts]
+        details = [encode({"error": in_event}) for _, in_event in texts]
     return _settle(
         caller,
         core,
         given,
         core.statements(statements.failures, final),
         columns={
-            "tq_sent_error": [cut(text, limits.error) for text in texts],
+            "tq_sent_error": [in_row for in_row, _ in texts],
             "tq_sent_delay": delays,
         },
         json=details,

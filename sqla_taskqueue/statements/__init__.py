@@ -8,12 +8,22 @@ from typing import Any, Concatenate, ParamSpec
 
 from ..models import TaskModel
 from ..states import TaskState
-from . import batch, claim, enqueue, finish, lease, reading, wakeup
+from . import batch, catalogue, claim, enqueue, finish, lease, reading, wakeup
 from ._parts import Parts
 
 P = ParamSpec("P")
 
-__all__ = ["Statements", "batch", "claim", "enqueue", "finish", "lease", "reading", "wakeup"]
+__all__ = [
+    "Statements",
+    "batch",
+    "catalogue",
+    "claim",
+    "enqueue",
+    "finish",
+    "lease",
+    "reading",
+    "wakeup",
+]
 
 
 class Statements:
@@ -88,7 +98,7 @@ class Statements:
             ),
             (reading.history, [()] if model.events else []),
             (reading.stats, [(scope,) for scope in scopes]),
-            (reading.whole_index, [()]),
+            (catalogue.whole_index, [()]),
             (wakeup.notify, [()]),
             (
                 batch.insert_tasks,

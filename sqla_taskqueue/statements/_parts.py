@@ -171,7 +171,7 @@ class Parts:
         c = self.c
         match fence:
             case "token":
-                return self.holds("token")
+                return self.token_held == bind("token", Uuid)
             case "holder":
                 held = (c.claimed_by == bind("worker", Text)) & (
                     c.claimed_session == bind("session", Text)
@@ -184,19 +184,25 @@ class Parts:
         """Return whether the row is in one of these states, as an expression no index serves."""
         return case((is_state(self.c.state, *states), literal_column("true", Boolean)))
 
-    def holds(self, token: str) -> ColumnElement[bool]:
-        """Return whether the row is claimed under the token of the bind ``tq_<token>``.
+    @property
+    def token_held(self) -> ColumnElement[Any]:
+        """The token that the row is claimed under, NULL if it is not.
 
         One expression: as two conditions the planner multiplies their selectivities, expects a
         single row and goes quadratic in batches; or it walks the index of the claimed rows.
         """
-        token_now = case((is_state(self.c.state, TaskState.CLAIMED), self.c.lease_token))
-        return token_now == bind(token, Uuid)
+        return case((is_state(self.c.state, TaskState.CLAIMED), self.c.lease_token))
+
+    def in_key_scope(self) -> list[ColumnElement[bool]]:
+        """Return the conditions of the columns within which a key is unique."""
+        return [
+            column == bind("queue" if name == "queue" else f"scope_{name}", column.type)
+            for name, column in self.model.key_scope.items()
+        ]
 
     def of_key(self, scope: Iterable[str]) -> list[ColumnElement[bool]]:
         """Return the conditions of the named scope columns that are part of the primary key."""
-        key = self.model.primary_key
-        return self.scoped(name for name in scope if self.model.scope[name] in set(key))
+        return self.scoped(name for name in scope if name in self.model.scope_of_key)
 
     def beside(
         self, scope: Iterable[str], when: ColumnElement[bool], *more: ColumnElement[bool]
@@ -212,8 +218,7 @@ class Parts:
             when: A condition that holds of every row wanted.
             more: Further conditions.
         """
-        key = set(self.model.primary_key)
-        others = [name for name in scope if self.model.scope[name] not in key]
+        others = [name for name in scope if name not in self.model.scope_of_key]
         return [*self.of_key(scope), case((when, and_(*self.inside(others), *more)))]
 
     def leased(self) -> list[ColumnElement[bool]]:

@@ -92,13 +92,7 @@ def existing_tasks(parts: Parts, by: Identity) -> Any:
         return found.select_from(parts.table.join(sent, same)).where(*parts.scoped())
     wanted = arrays("wanted", {"value": Text()})
     if by == "key":
-        named: list[ColumnElement[bool]] = [
-            c.key == wanted.c.value,
-            *(
-                of == bind("queue" if name == "queue" else f"scope_{name}", of.type)
-                for name, of in parts.model.key_scope.items()
-            ),
-        ]
+        named = [c.key == wanted.c.value, *parts.in_key_scope()]
     else:
         named = [c.unique_key == wanted.c.value, *parts.inside(), is_state(c.state, *LIVE)]
     # At most one each, and the limit says so: a plain join may read the whole index to meet a
@@ -173,7 +167,7 @@ def _held(
         .select_from(parts.table.join(sent, same))
         .where(
             c.queue == bind("queue", Text),
-            case((is_state(c.state, TaskState.CLAIMED), c.lease_token)) == sent.c.token,
+            parts.token_held == sent.c.token,
         )
         .order_by(*parts.model.primary_key)
     )

@@ -143,5 +143,5 @@ def _still(parts: Parts, found: Found) -> list[ColumnElement[bool]]:
     c = parts.c
     if found == "queued":
         return [case((is_state(c.state, TaskState.QUEUED), c.run_at)) <= now()]
-    same_claim = parts.holds("seen_token")
+    same_claim = parts.token_held == bind("seen_token", Uuid)
     return [same_claim] if found == "held" else [same_claim, c.lease_expires_at <= now()]

@@ -47,11 +47,7 @@ def existing(parts: Parts, by: Identity) -> Select[Any]:
             return query.where(*parts.scoped(), *parts.named("id"))
         case "key":
             # Within the key's scope, which need not contain the queue.
-            within = [
-                column == bind("queue" if name == "queue" else f"scope_{name}", column.type)
-                for name, column in parts.model.key_scope.items()
-            ]
-            return query.where(*within, *parts.named("key"))
+            return query.where(*parts.in_key_scope(), *parts.named("key"))
         case "unique_key":
             return query.where(
                 *parts.inside(),

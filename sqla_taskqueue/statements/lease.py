@@ -11,6 +11,7 @@ from sqlalchemy import (
     Integer,
     Interval,
     Select,
+    Uuid,
     and_,
     cast,
     extract,
@@ -96,7 +97,7 @@ def give_up(parts: Parts) -> Any:
     conditions = [
         *parts.inside(),
         *parts.named("id"),
-        parts.holds("seen_token"),
+        parts.token_held == bind("seen_token", Uuid),
         _expired(parts, "lease"),
         no_attempt_left(parts),
     ]

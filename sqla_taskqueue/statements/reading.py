@@ -9,11 +9,9 @@ from sqlalchemy import (
     Integer,
     Select,
     Text,
-    column,
     func,
     literal_column,
     select,
-    table,
     true,
     tuple_,
     union_all,
@@ -155,15 +153,3 @@ def _listed_number(parts: Parts, scope: Scope, state: TaskState) -> ColumnElemen
     if state in ENDED:
         rows = rows.limit(bind("counted", Integer))
     return select(func.count()).select_from(rows.subquery()).scalar_subquery().label(state)
-
-
-def whole_index(parts: Parts) -> Any:  # noqa: ARG001 - every builder takes the parts
-    """Name the index of a partitioned table, by the name of its part in one partition."""
-    classes = table("pg_class", column("oid"), column("relname", Text), schema="pg_catalog")
-    name = func.concat_ws(
-        literal_column("'.'"),
-        func.quote_ident(bind("schema", Text)),
-        func.quote_ident(bind("index", Text)),
-    )
-    whole = func.pg_partition_root(func.to_regclass(name))
-    return select(classes.c.relname).where(classes.c.oid == whole)

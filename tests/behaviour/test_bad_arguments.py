@@ -7,7 +7,6 @@ import math
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from enum import Enum, IntEnum
 from uuid import uuid4
 
 import pytest
@@ -24,22 +23,11 @@ from tests.behaviour.hosts import (
     send_and_take,
 )
 from tests.behaviour.test_sessions import recording
+from tests.strange import Array, Fruit, Level
 
 # What is refused before any SQL is refused alike by all drivers: one of each facade will do.
 both_facades = pytest.mark.parametrize("driver", ["psycopg2", "asyncpg"], indirect=True)
 SECOND = timedelta(seconds=1)
-
-
-class Array:
-    """Like an array of numpy: what it is compared with is no answer, and `bool()` of it raises."""
-
-    def __eq__(self, other):
-        return self
-
-    __hash__ = None
-
-    def __bool__(self):
-        raise ValueError
 
 
 class Raising:
@@ -47,14 +35,6 @@ class Raising:
         raise ZeroDivisionError
 
     __str__ = __repr__
-
-
-class Fruit(str, Enum):  # noqa: UP042 - an enum of texts as it was made before StrEnum
-    APPLE = "apple"
-
-
-class Level(IntEnum):
-    HIGH = 3
 
 
 # --- What no argument of a kind takes ----------------------------------------------------------

@@ -79,3 +79,30 @@ def make(database: Database) -> None:
     """Make all tables anew, without statistics."""
     database.create(Shared.metadata, Further.metadata, fresh=True)
     database.sql("CREATE SEQUENCE filled")
+
+
+YESTERDAY = "statement_timestamp() - interval '1 day' - i * interval '1 second'"
+TOMORROW = "statement_timestamp() + interval '1 day' + i * interval '1 second'"
+CLAIMED = {
+    "state": "'claimed'",
+    "lease_token": "gen_random_uuid()",
+    "lease_expires_at": YESTERDAY,
+    "heartbeat_at": YESTERDAY,
+    "claimed_at": YESTERDAY,
+    "claimed_by": "'gone'",
+    "claimed_session": "''",
+    "attempt": "CASE i % 2 WHEN 0 THEN 1 ELSE 20 END",
+    "key": "'held-' || i",
+}
+
+
+def grow(database: Database, host: Host, done: int, later: int, blocked: int) -> None:
+    """Add so many tasks that are done, due tomorrow or blocked, and what acts need."""
+    past = {"run_at": YESTERDAY, "priority": "i % 5"}
+    ended = {"finished_at": YESTERDAY, "claimed_at": YESTERDAY, "attempt": "1"}
+    host.fill(database, done, state="'done'", key="'done-' || i", **past, **ended)
+    host.fill(database, later, run_at=TOMORROW, priority="i % 5")
+    host.fill(database, blocked, state="'blocked'", pending="1", unique_key="'u-' || i")
+    host.fill(database, 200, **CLAIMED)
+    host.fill(database, 1_000, key="'due-' || i", **past)
+    host.fill(database, 1_000, queue="'last'", key="'last-' || i", max_attempts="1", **past)

@@ -7,22 +7,9 @@ from sqlalchemy.orm import Session
 
 from tests.plans.acts import ACTS, WORKER, Scene
 from tests.plans.explain import buffers, explaining, nodes, scans
-from tests.plans.filling import CELL, LISTED, TASK, make
+from tests.plans.filling import CELL, LISTED, TASK, YESTERDAY, grow, make
 
-DONE, LATER, BLOCKED, DUE, HELD = 200_000, 200_000, 100_000, 1_000, 200
-YESTERDAY = "statement_timestamp() - interval '1 day' - i * interval '1 second'"
-TOMORROW = "statement_timestamp() + interval '1 day' + i * interval '1 second'"
-CLAIMED = {
-    "state": "'claimed'",
-    "lease_token": "gen_random_uuid()",
-    "lease_expires_at": YESTERDAY,
-    "heartbeat_at": YESTERDAY,
-    "claimed_at": YESTERDAY,
-    "claimed_by": "'gone'",
-    "claimed_session": "''",
-    "attempt": "CASE i % 2 WHEN 0 THEN 1 ELSE 20 END",
-    "key": "'held-' || i",
-}
+DONE, LATER, BLOCKED = 200_000, 200_000, 100_000
 HOSTS = (TASK, CELL, LISTED)
 
 
@@ -35,14 +22,7 @@ def filled(database):
         done, later, blocked = (n // (10 if host is LISTED else 1) for n in (DONE, LATER, BLOCKED))
         host.fill(database, 10, run_at=YESTERDAY)
         database.sql(f"ANALYZE {host.table}")
-        past = {"run_at": YESTERDAY, "priority": "i % 5"}
-        ended = {"finished_at": YESTERDAY, "claimed_at": YESTERDAY, "attempt": "1"}
-        host.fill(database, done, state="'done'", key="'done-' || i", **past, **ended)
-        host.fill(database, later, run_at=TOMORROW, priority="i % 5")
-        host.fill(database, blocked, state="'blocked'", pending="1", unique_key="'u-' || i")
-        host.fill(database, HELD, **CLAIMED)
-        host.fill(database, DUE, key="'due-' || i", **past)
-        host.fill(database, DUE, queue="'last'", key="'last-' || i", max_attempts="1", **past)
+        grow(database, host, done, later, blocked)
     return database
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from enum import Enum, IntEnum, StrEnum
 
 import pytest
 
@@ -28,6 +27,7 @@ from sqla_taskqueue.errors import (
 )
 from sqla_taskqueue.retry import policy_or
 from sqla_taskqueue.values import RefusalReason
+from tests.strange import Array, Colour, Fruit, Level
 
 CENTURY = timedelta(days=36_500)
 MOMENT = timedelta(microseconds=1)
@@ -35,30 +35,6 @@ MOMENT = timedelta(microseconds=1)
 
 class Word(str):
     __slots__ = ()
-
-
-class Colour(StrEnum):
-    RED = "red"
-
-
-class Fruit(str, Enum):  # noqa: UP042 - an enum of texts as it was made before StrEnum
-    APPLE = "apple"
-
-
-class Level(IntEnum):
-    HIGH = 3
-
-
-class Array:
-    """Like an array of numpy: comparing it gives no answer, and `bool()` of it raises."""
-
-    def __eq__(self, other):
-        return self
-
-    __hash__ = None
-
-    def __bool__(self):
-        raise ValueError
 
 
 class Number:

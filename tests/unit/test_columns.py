@@ -28,16 +28,13 @@ from sqlalchemy.dialects.postgresql import CIDR, CITEXT, ENUM, INET
 
 from sqla_taskqueue import InvalidArgument
 from sqla_taskqueue._columns import flaw, usable
+from tests.strange import Level
 
 ONE = UUID(int=1)
 
 
 class Role(enum.StrEnum):
     CODER = "coder"
-
-
-class Level(enum.IntEnum):
-    HIGH = 3
 
 
 class Kind(enum.Enum):

@@ -6,7 +6,6 @@ import json
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from enum import Enum, IntEnum, StrEnum
 from uuid import UUID
 
 import pytest
@@ -24,6 +23,7 @@ from sqla_taskqueue.payloads import (
     json_size,
     safe_str,
 )
+from tests.strange import Colour, Fruit, Level
 
 MIB = 1 << 20
 
@@ -38,18 +38,6 @@ good_json = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(good_text, inner),
     max_leaves=30,
 )
-
-
-class Colour(StrEnum):
-    RED = "red"
-
-
-class Level(IntEnum):
-    HIGH = 3
-
-
-class Fruit(str, Enum):  # noqa: UP042 - an enum of texts as it was made before StrEnum
-    APPLE = "apple"
 
 
 class Apart(str):

@@ -370,7 +370,8 @@ def test_every_statement_passes_the_guard(model, guard):
 
 
 @pytest.mark.parametrize(
-    "module", ["batch", "claim", "enqueue", "finish", "lease", "reading", "wakeup"]
+    "module",
+    ["batch", "catalogue", "claim", "enqueue", "finish", "lease", "reading", "wakeup"],
 )
 def test_every_builder_is_walked(module):
     """`Statements.all` knows every function that builds a statement, with every fence."""
