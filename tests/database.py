@@ -90,7 +90,10 @@ class Database:
     # --- Engines -------------------------------------------------------------------------------
 
     def engine(self, driver: Driver) -> Any:
-        """Return the shared engine of *driver*."""
+        """Return the shared engine of *driver*; to listen to, take a view: ``execution_options()``.
+
+        SQLAlchemy never forgets that an engine had a listener, and does more for each statement.
+        """
         if driver.name not in self._engines:
             self._engines[driver.name] = self.new_engine(driver)
         return self._engines[driver.name]
