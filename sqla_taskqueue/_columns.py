@@ -5,13 +5,14 @@ Keys and scopes are the library's arguments, and checked. Other columns are the 
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    Date,
     DateTime,
     Enum,
     Integer,
@@ -29,6 +30,13 @@ from .payloads import text_problem
 _BITS = {SmallInteger: 15, BigInteger: 63, Integer: 31}
 _LONGEST_TEXT = 500
 """Bytes of a text in a key or scope: together with others it must fit into an index's entry."""
+
+
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_INFINITE: dict[type[date], frozenset[date]] = {
+    date: frozenset({date.min, date.max}),
+    datetime: frozenset({_FIRST, _LAST, _FIRST.replace(tzinfo=None), _LAST.replace(tzinfo=None)}),
+}
 
 
 def usable(argument: str, column: Column[Any], value: Any) -> Any:
@@ -67,11 +75,22 @@ def usable(argument: str, column: Column[Any], value: Any) -> Any:
             bits = next(bits for kind, bits in _BITS.items() if isinstance(of, kind))
             return checks.whole(argument, value, least=-(1 << bits), most=(1 << bits) - 1)
         case DateTime() if of.timezone:
-            return checks.utc(argument, value)
+            return _finite(argument, checks.utc(argument, value))
         case DateTime() if value.tzinfo is not None:
             raise InvalidArgument(argument, value, "must not have a time zone")
+        case DateTime() | Date():
+            return _finite(argument, value)
         case _:
             return value
+
+
+def _finite(argument: str, value: date) -> date:
+    """Refuse the first and the last time of Python's, which asyncpg stores as infinities."""
+    kind = datetime if isinstance(value, datetime) else date
+    if value in _INFINITE[kind]:
+        problem = "is stored as an infinity by some drivers; take another time"
+        raise InvalidArgument(argument, value, problem)
+    return value
 
 
 def _uuid_text(argument: str, value: str) -> str:

@@ -228,6 +228,26 @@ async def test_the_size_of_a_result_is_limited(twin, character):
         assert await queue.complete(session, claim, result=fits)
 
 
+@both_facades
+async def test_a_result_that_is_too_large_holds_up_the_batch(twin):
+    """It is named, nothing is written, and without it the batch goes through."""
+    queue = builds(twin)
+    claims = [await claimed(twin, queue) for _ in range(3)]
+    results = [1, "x" * (64 << 10), 3]
+    await refused(
+        twin,
+        queue,
+        "complete_many",
+        claims,
+        results=results,
+        error=InvalidPayload,
+        match=r"results\[1\].* the limit is 65,536",
+    )
+    assert twin.sql("SELECT DISTINCT state FROM tasks") == [("claimed",)]
+    async with twin.begin() as session:
+        assert all(await queue.complete_many(session, claims, results=[1, "elsewhere", 3]))
+
+
 @pytest.mark.parametrize("model", [Task, Logged])
 @pytest.mark.parametrize("final", [True, False])
 @pytest.mark.parametrize(

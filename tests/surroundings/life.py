@@ -7,6 +7,8 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import func, update
+
 from sqla_taskqueue import RefusalReason, TaskSpec
 
 if TYPE_CHECKING:
@@ -63,13 +65,9 @@ async def crew(here: Surrounding, *, workers: int, tasks: int, crashes: int) -> 
         await start.wait()
         while claims := await here.do(q.claim, holder=holder, limit=BATCH):
             crashed = [c for c in claims if c.attempt == 1 and c.payload % (tasks // crashes) == 0]
-            for claim in crashed:
-                here.twin.sql(
-                    "UPDATE tasks SET lease_expires_at = statement_timestamp() - interval '1 s'"
-                    " WHERE id = %(id)s",
-                    id=claim.id[1],
-                )
             if crashed:
+                # Awaited: another worker's sweep may have locked the row, and has to go on.
+                await here.run(_lease_over(here, crashed))
                 await here.do(q.reclaim)
             finished = [claim for claim in claims if claim not in crashed]
             done += [claim.payload for claim in finished]
@@ -92,3 +90,14 @@ async def crew(here: Surrounding, *, workers: int, tasks: int, crashes: int) -> 
         "reclaimed": crashes,
         "completed": tasks,
     }
+
+
+def _lease_over(here: Surrounding, claims: list[Any]) -> Any:
+    """Return the statement that lets the leases of claims be over since a second."""
+    tasks = here.base.Task.__table__
+    over = func.statement_timestamp() - timedelta(seconds=1)
+    return (
+        update(tasks)
+        .where(tasks.c.id.in_([claim.id[1] for claim in claims]))
+        .values(lease_expires_at=over)
+    )

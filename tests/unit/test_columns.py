@@ -71,8 +71,8 @@ def column(type_):
         (DateTime(), datetime(2030, 2, 28), datetime(2030, 2, 28)),  # noqa: DTZ001
         (
             DateTime(timezone=True),
-            datetime.max.replace(tzinfo=UTC),
-            datetime.max.replace(tzinfo=UTC),
+            datetime.max.replace(tzinfo=UTC, microsecond=0),
+            datetime.max.replace(tzinfo=UTC, microsecond=0),
         ),
         (
             DateTime(timezone=True),
@@ -128,6 +128,12 @@ def test_values_that_a_column_takes(type_, value, plain):
             datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
             "must lie between the years 1 and 9999",
         ),
+        (DateTime(timezone=True), datetime.max.replace(tzinfo=UTC), "as an infinity"),
+        (DateTime(timezone=True), datetime.min.replace(tzinfo=UTC), "as an infinity"),
+        (DateTime(), datetime.max, "as an infinity"),  # noqa: DTZ901
+        (DateTime(), datetime.min, "as an infinity"),  # noqa: DTZ901
+        (Date(), date.max, "as an infinity"),
+        (Date(), date.min, "as an infinity"),
         (Numeric(5, 2), 1.5, "c takes Decimal, not float"),
         (Enum("coder", "tester"), "poet", "must be one of coder, tester"),
         (Enum(Kind), 1, "c takes Kind, not int"),
