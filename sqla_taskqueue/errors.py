@@ -7,6 +7,8 @@
      │   └─ InvalidPayload               a value cannot be stored as JSON
      ├─ ScopeMissing                     a scope column has no value
      ├─ UnsupportedModel (TypeError)     a class cannot carry a queue
+     ├─ UnsupportedHandler (TypeError)   a function cannot be a handler
+     ├─ UnfitArguments (TypeError)       a stored payload does not fit its handler
      ├─ UnsupportedDialect               the database is not PostgreSQL
      ├─ TaskExists                       enqueue(if_exists="raise") met an existing task
      ├─ EnqueueConflict                  one of the host's own constraints keeps the row out
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from .values import Refused
 
 _SHOWN = 80
+_NAMED = 5
+"""How many names of one kind a message lists."""
 
 
 class _Beginning(reprlib.Repr):
@@ -115,6 +119,38 @@ class ScopeMissing(TaskQueueError):
 
 class UnsupportedModel(TaskQueueError, TypeError):
     """A class cannot carry a queue; the message names the class and the feature."""
+
+
+class UnsupportedHandler(TaskQueueError, TypeError):
+    """A function cannot be a handler; the message names the function and the parameter."""
+
+
+class UnfitArguments(TaskQueueError, TypeError):
+    """A stored payload does not fit the parameters of its handler, which was not called.
+
+    Attributes:
+        handler: The handler's name.
+        missing: Parameters without a default that the payload has no value for.
+        unexpected: Names in the payload that are no parameters.
+    """
+
+    def __init__(
+        self,
+        handler: str,
+        payload: object,
+        *,
+        missing: Sequence[str] = (),
+        unexpected: Sequence[str] = (),
+    ) -> None:
+        flaws = [
+            f"{kind} {', '.join(map(shorten, names[:_NAMED]))}{', …' * (len(names) > _NAMED)}"
+            for kind, names in (("missing", missing), ("unexpected", unexpected))
+            if names
+        ] or [f"{shorten(payload)} is of type {type(payload).__name__}, not an object of names"]
+        super().__init__(f"the payload does not fit handler {handler!r}: {'; '.join(flaws)}")
+        self.handler = handler
+        self.missing = tuple(missing)
+        self.unexpected = tuple(unexpected)
 
 
 class UnsupportedDialect(TaskQueueError):
