@@ -47,7 +47,7 @@ def _is_policy(rule: Any) -> bool:
 
 
 def delay_by_rule(
-    rule: RetryRule | None, error: BaseException, attempt: int, default: RetryPolicy
+    rule: RetryRule, error: BaseException, attempt: int, default: RetryPolicy
 ) -> timedelta | None:
     """Return how long to wait after *attempt* failed with *error*; None to try no more.
 
@@ -56,12 +56,12 @@ def delay_by_rule(
     """
     if isinstance(rule, Mapping):
         named = next((cls for cls in type(error).__mro__ if cls in rule), None)
-        rule = default if named is None else rule[named]
-        if rule is None:
-            return None
-    elif rule is None:
-        rule = default
-    if _is_policy(rule):
-        return checks.duration("retry", cast("RetryPolicy", rule).delay(attempt))
-    delay = cast("Callable[[BaseException, int], object]", rule)(error, attempt)
+        policy = default if named is None else rule[named]
+    else:
+        policy = rule
+    if policy is None:
+        return None
+    if _is_policy(policy):
+        return checks.duration("retry", cast("RetryPolicy", policy).delay(attempt))
+    delay = cast("Callable[[BaseException, int], object]", policy)(error, attempt)
     return None if delay is None else checks.duration("retry", delay)

@@ -97,20 +97,18 @@ def async_classes(*names: str) -> tuple[type[Any], ...]:
 
 
 def _names_of(function: Any) -> dict[str, Any]:
-    """Return the global names that a function's annotations may use."""
-    while not hasattr(function, "__globals__"):
-        if isinstance(function, functools.partial):
-            function = function.func
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        elif inspect.ismethod(function):
-            function = function.__func__
-        elif hasattr(type(function).__call__, "__globals__"):
-            function = type(function).__call__
-        else:
-            return {}
-    # Of a decorated function, the annotations are those of what it wraps.
-    names: dict[str, Any] = inspect.unwrap(function).__globals__
+    """Return the global names that a function's annotations may use.
+
+    Of what ``functools.wraps`` made, these are the names of the function within.
+    """
+    within = function
+    while within is not None:
+        function = within
+        within = getattr(function, "__wrapped__", None) or getattr(function, "__func__", None)
+        if within is None and not hasattr(function, "__globals__"):
+            beneath = _beneath(function)
+            within = None if beneath is function else beneath
+    names: dict[str, Any] = getattr(function, "__globals__", {})
     return names
 
 

@@ -18,7 +18,9 @@ A registry is a value like any other; nothing is global to the process.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, final, overload
@@ -89,6 +91,9 @@ class Handler(Enqueuer[Q], Generic[P, Q, R]):
         self.queue = queue
         self.function = function
         self.is_async = is_coroutine_function(function)
+        if self.is_async and sys.version_info >= (3, 12):
+            # For others that want to know whether to await it.
+            inspect.markcoroutinefunction(self)
         self.priority = template.priority
         self.max_attempts = template.max_attempts
         self.retry = retry
@@ -132,17 +137,15 @@ class Handler(Enqueuer[Q], Generic[P, Q, R]):
     ) -> timedelta | None:
         """Return how long to wait after *attempt* failed with *error*; None to try no more.
 
-        A rule that raises, or returns what is no wait, gives way to the *default*: a task must
-        not get lost over it.
+        A rule that raises, or returns what is no wait, gives way to the *default*, and that to the
+        library's own: no task must get lost over it.
         """
-        try:
-            return delay_by_rule(self.retry, error, attempt, default)
-        except Exception:
-            log.warning("%r: no delay from its retry rule, using the queue's", self, exc_info=True)
-        try:
-            return checks.duration("retry", default.delay(attempt))
-        except Exception:
-            log.warning("%r: no delay from the queue's policy either", self, exc_info=True)
+        for rule in (self.retry, default):
+            if rule is not None:
+                try:
+                    return delay_by_rule(rule, error, attempt, default)
+                except Exception:
+                    log.warning("%r: no delay by %r", self, rule, exc_info=True)
         return DEFAULT_RETRY.delay(attempt)
 
 
