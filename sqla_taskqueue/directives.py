@@ -73,7 +73,8 @@ class Cancel(Exception):
         super().__init__(reason)
         if not isinstance(reason, str):
             raise InvalidArgument("reason", reason, f"must be text, not {type(reason).__name__}")
-        self.reason = reason
+        # Not str(reason): of an enum's member that is the name of the member.
+        self.reason = str.__str__(reason)
 
     def __str__(self) -> str:
         return f"cancelled: {self.reason}" if self.reason else "cancelled"
