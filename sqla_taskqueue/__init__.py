@@ -16,6 +16,7 @@ gets its own class back from a claim that exactly one holder wins::
 from __future__ import annotations
 
 from .async_queue import AsyncQueue
+from .directives import Cancel, Retry, Snooze
 from .errors import (
     EnqueueConflict,
     InvalidArgument,
@@ -24,9 +25,12 @@ from .errors import (
     ScopeMissing,
     TaskExists,
     TaskQueueError,
+    UnfitArguments,
     UnsupportedDialect,
+    UnsupportedHandler,
     UnsupportedModel,
 )
+from .handlers import Handler, Handlers
 from .ids import uuid7
 from .limits import Limits
 from .mixins import BigIntId, BoardMixin, TaskEventMixin, TaskMixin, UuidId
@@ -46,6 +50,7 @@ from .values import (
     TaskSpec,
     Written,
 )
+from .worker import TimeLimitExceeded, UnknownTask, Worker, WorkerFailed, should_stop
 
 __version__ = "0.1.0"
 
@@ -53,12 +58,15 @@ __all__ = [
     "AsyncQueue",
     "BigIntId",
     "BoardMixin",
+    "Cancel",
     "Claim",
     "EnqueueConflict",
     "Enqueued",
     "EventType",
     "Exponential",
     "Fixed",
+    "Handler",
+    "Handlers",
     "Holder",
     "InvalidArgument",
     "InvalidPayload",
@@ -72,17 +80,26 @@ __all__ = [
     "Reclaimed",
     "RefusalReason",
     "Refused",
+    "Retry",
     "RetryPolicy",
     "ScopeMissing",
+    "Snooze",
     "TaskEventMixin",
     "TaskExists",
     "TaskMixin",
     "TaskQueueError",
     "TaskSpec",
     "TaskState",
+    "TimeLimitExceeded",
+    "UnfitArguments",
+    "UnknownTask",
     "UnsupportedDialect",
+    "UnsupportedHandler",
     "UnsupportedModel",
     "UuidId",
+    "Worker",
+    "WorkerFailed",
     "Written",
+    "should_stop",
     "uuid7",
 ]

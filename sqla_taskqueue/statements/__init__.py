@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from ..models import TaskModel
 from ..states import TaskState
-from . import batch, catalogue, claim, enqueue, finish, lease, reading, wakeup
+from . import batch, catalogue, claim, enqueue, finish, lease, reading, turn, wakeup
 from ._parts import Parts
 
 P = ParamSpec("P")
@@ -22,6 +22,7 @@ __all__ = [
     "finish",
     "lease",
     "reading",
+    "turn",
     "wakeup",
 ]
 
@@ -111,6 +112,17 @@ class Statements:
             (batch.failures, [(False,), (True,)]),
             (batch.look, [()]),
             (batch.by_keys, [()]),
+            (
+                turn.turn,
+                [
+                    pair
+                    for pair in product(("none", "direct", "careful"), ("none", "full", "floor"))
+                    if pair != ("none", "none")
+                ],
+            ),
+            (turn.claimed_under, [()]),
+            (turn.next_due, [()]),
+            (turn.scopes, [()]),
             (batch.prune, [(scope, ()) for scope in scopes]),
         ]
         return {

@@ -331,7 +331,7 @@ class Parts:
         """
         return (
             update(self.model.cls)
-            .values({"updated_at": now(), **self._on_update(values), **values})
+            .values({"updated_at": now(), **self._forgotten(values), **values})
             .returning(*(returning or self.answer))
             .execution_options(synchronize_session=False)
         )
@@ -344,14 +344,15 @@ class Parts:
             .execution_options(synchronize_session=False)
         )
 
-    def _on_update(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the host's Python-side ``onupdate`` values, evaluated at each execution.
+    def _forgotten(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the host's ``onupdate`` values where SQLAlchemy would forget them.
 
-        SQLAlchemy does that by itself, but forgets them when the statement also holds an INSERT,
-        as it does wherever events are recorded.
+        It does when the statement also holds an INSERT, as it does wherever events are recorded.
         """
-        if self.model.events is None:
-            return {}
+        return {} if self.model.events is None else self.on_update(values)
+
+    def on_update(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the host's Python-side ``onupdate`` values, evaluated at each execution."""
         return {
             column.key: bindparam(
                 f"tq_onupdate_{column.key}",

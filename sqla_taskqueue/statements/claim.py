@@ -8,11 +8,13 @@ a million of them on PostgreSQL 15, against half a millisecond).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from sqlalchemy import (
     CTE,
     ColumnElement,
+    FromClause,
     Integer,
     Select,
     Text,
@@ -29,16 +31,17 @@ from ._parts import ONE, Parts, bind, lease_end, state
 
 _POSITION = "tq_position"
 
+Begin = Callable[[FromClause, FromClause], list[ColumnElement[bool]]]
 Found = Literal["queued", "held", "expired"]
 """How a named task was found: due, held by the claimer itself, or held under an ended lease."""
 
 
 def claim(parts: Parts) -> Any:
     """Claim up to ``tq_limit`` tasks; returns entities, their columns and their order."""
-    picked = parts.once(_next_tasks(parts))
+    picked = parts.once(next_tasks(parts, lanes_of(parts)))
     conditions, position = parts.match(picked)
     statement = parts.set(
-        _taken(parts.c.attempt + ONE),
+        taken(parts.c.attempt + ONE),
         *parts.entity(),
         position.label(_POSITION),
     ).where(*parts.inside(), *conditions)
@@ -48,8 +51,16 @@ def claim(parts: Parts) -> Any:
     return statement
 
 
-def _next_tasks(parts: Parts) -> Select[Any]:
-    lanes = _lanes(parts)
+def next_tasks(
+    parts: Parts, lanes: FromClause, begin: Begin = lambda _task, _lane: []
+) -> Select[Any]:
+    """Return the query that locks up to ``tq_limit`` due tasks, lane by lane.
+
+    Args:
+        parts: The building blocks.
+        lanes: Priorities in ascending order.
+        begin: Where to begin in each lane: a condition on a candidate and its lane.
+    """
     task = parts.table.alias("tq_candidate")
     limit = bind("limit", Integer)
     key = [task.c[column.key] for column in parts.model.free_key]
@@ -61,6 +72,7 @@ def _next_tasks(parts: Parts) -> Select[Any]:
                 is_state(task.c.state, TaskState.QUEUED),
                 task.c.priority == lanes.c.priority,
                 task.c.run_at <= now(),
+                *begin(task, lanes),
             )
             .order_by(task.c.run_at, *key)
             .limit(limit),
@@ -72,7 +84,7 @@ def _next_tasks(parts: Parts) -> Select[Any]:
     return select(*lane.c).select_from(lanes.join(lane, true())).limit(limit)
 
 
-def _lanes(parts: Parts) -> CTE:
+def lanes_of(parts: Parts) -> CTE:
     """Return the priorities that have queued tasks, in ascending order."""
 
     def lowest(of: Any, *more: ColumnElement[bool]) -> Select[Any]:
@@ -92,7 +104,7 @@ def _lanes(parts: Parts) -> CTE:
     )
 
 
-def _taken(attempt: ColumnElement[int]) -> dict[str, Any]:
+def taken(attempt: ColumnElement[int]) -> dict[str, Any]:
     """Return what a claim writes."""
     return {
         "state": state(TaskState.CLAIMED),
@@ -122,7 +134,7 @@ def take(parts: Parts, found: Found) -> Any:
         c.round == bind("seen_round", Integer),
     ]
     attempt = c.attempt if renew else c.attempt + ONE
-    statement = parts.set(_taken(attempt), *parts.entity())
+    statement = parts.set(taken(attempt), *parts.entity())
     statement = statement.options(*parts.model.unjoined)
     if parts.model.events is None:
         return statement.where(*where)

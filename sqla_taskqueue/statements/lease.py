@@ -170,10 +170,11 @@ def look(parts: Parts, by: By, lock: bool) -> Any:  # noqa: FBT001 - one of two 
 def remaining_columns(parts: Parts) -> list[ColumnElement[Any]]:
     """Return how long a task waits, and how long its lease runs on, in seconds."""
     return [
-        _seconds_until(parts.c.run_at).label("tq_due_in"),
-        _seconds_until(parts.c.lease_expires_at).label("tq_remaining"),
+        seconds_until(parts.c.run_at).label("tq_due_in"),
+        seconds_until(parts.c.lease_expires_at).label("tq_remaining"),
     ]
 
 
-def _seconds_until(moment: ColumnElement[Any]) -> ColumnElement[float]:
+def seconds_until(moment: ColumnElement[Any]) -> ColumnElement[float]:
+    """Return how long it is until *moment*, in seconds; negative when it has passed."""
     return cast(extract("epoch", moment - now()), Float(53))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Text, func, select
+from sqlalchemy import Text, func, select, text
+from sqlalchemy.dialects import postgresql
 
 from ._parts import Parts, bind
 
@@ -15,3 +16,11 @@ def notify(parts: Parts) -> Any:  # noqa: ARG001 - every builder takes the parts
     A statement of its own: within a RETURNING clause it would run on the shard that has the row.
     """
     return select(func.pg_notify(bind("channel", Text), bind("queue", Text)))
+
+
+_preparer: Any = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+
+
+def listen(channel: str) -> Any:
+    """Begin to hear what is sent on a channel."""
+    return text(f"LISTEN {_preparer.quote_identifier(channel)}")

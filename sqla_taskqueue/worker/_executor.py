@@ -1,0 +1,283 @@
+"""Handlers at work: coroutines as tasks of the event loop, plain functions in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.orm import Session
+
+from ..directives import Cancel, Retry, Snooze
+from ..values import Holder
+from ._effects import CommitUnclear, EffectsLost, work_in, work_in_async
+from ._jobs import (
+    Job,
+    Outcome,
+    TimeLimitExceeded,
+    Told,
+    UnknownTask,
+    directed,
+    failed,
+    log,
+    outcome_of,
+    released,
+    running,
+)
+
+if TYPE_CHECKING:
+    from ..handlers import AnyHandler
+
+FindHandler = Callable[[type[Any], str, str], "AnyHandler | None"]
+EndJob = Callable[[Job, Outcome | None], None]
+
+
+class Executor:
+    """Runs the handlers of claimed jobs.
+
+    Args:
+        find: Returns the handler of a class, a queue's name and a task's name.
+        sessions: Makes a session for a handler that takes one.
+        threads: How many threads there may be.
+        holder: Who works.
+        ended: Called in the event loop with each job whose handler has ended, and its outcome;
+            None where the handler's own transaction has written it, or somebody else's claim.
+    """
+
+    def __init__(
+        self,
+        find: FindHandler,
+        sessions: Callable[[], Any],
+        *,
+        threads: int,
+        holder: Holder,
+        ended: EndJob,
+    ) -> None:
+        self._find = find
+        self._sessions = sessions
+        self._holder = holder
+        self._actor = holder.worker
+        self._ended = ended
+        self._crew = Crew(threads, self._run, self._end)
+        self.jobs: dict[Job, None] = {}
+        """The jobs whose handlers are at work, in the order of their start."""
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Begin to work on claimed jobs."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for job in jobs:
+            handler = job.handler = self._find(job.core.model.cls, job.core.name, job.name)
+            self.jobs[job] = None
+            if handler is None:
+                error = UnknownTask(f"this worker has no handler named {job.name!r}")
+                log.warning("%s: %s", job, error)
+                self._end(job, failed(job, error))
+                continue
+            if handler.lease is not None:
+                job.lease = handler.lease
+            if handler.time_limit is not None:
+                job.deadline = now + handler.time_limit.total_seconds()
+            if handler.is_async:
+                job.task = loop.create_task(self._await(job))
+            else:
+                self._crew.put(job)
+
+    def tell(self, job: Job, why: Told) -> None:
+        """Ask a handler to end; a coroutine is cancelled."""
+        if job not in self.jobs or job.told is not None:
+            return
+        job.told = why
+        if job.task is not None:
+            job.task.cancel()
+        else:
+            log.warning("%s runs in a thread, which cannot be ended: it was told %s", job, why)
+
+    def tell_late(self, now: float) -> None:
+        """Ask those to end whose time is over."""
+        for job in [job for job in self.jobs if 0 < job.deadline <= now]:
+            self.tell(job, "late")
+
+    def close(self) -> None:
+        """Let the threads end once they are idle."""
+        self._crew.close()
+
+    # --- Coroutines -----------------------------------------------------------------------------
+
+    async def _await(self, job: Job) -> None:
+        handler = job.handler
+        assert handler is not None
+        outcome: Outcome | None
+        try:
+            running.set(job)
+            arguments = handler.arguments(job.payload)
+            if handler.session_type is None:
+                task = await self._fetched(job) if handler.takes_task else None
+                outcome = outcome_of(job, await self._called(job, arguments, task))
+            else:
+                session = self._sessions()
+
+                async def call() -> Any:
+                    task = None
+                    if handler.takes_task:
+                        task = session.get(job.core.model.cls, job.id)
+                        task = await task if inspect.isawaitable(task) else task
+                    return await self._called(job, arguments, task, session)
+
+                done = await work_in_async(session, job, self._actor, call)
+                outcome = self._written(job, done)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its own
+            outcome = self._of_error(job, error)
+        self._end(job, outcome)
+
+    async def _fetched(self, job: Job) -> Any:
+        """Return the host's entity, detached; no transaction stays open while the handler runs."""
+        session = self._sessions()
+        if isinstance(session, Session):
+            return await asyncio.to_thread(_fetched, session, job)
+        async with session:
+            return await session.get(job.core.model.cls, job.id)
+
+    # --- Plain functions, in threads --------------------------------------------------------------
+
+    def _run(self, job: Job) -> Outcome | None:
+        handler = job.handler
+        assert handler is not None
+        try:
+            running.set(job)
+            if job.told is not None:
+                # Before it began: it waited for a thread.
+                return self._of_error(job, asyncio.CancelledError())
+            arguments = handler.arguments(job.payload)
+            if handler.session_type is None:
+                task = _fetched(self._sessions(), job) if handler.takes_task else None
+                return outcome_of(job, self._called(job, arguments, task))
+            session = self._sessions()
+
+            def call() -> Any:
+                task = session.get(job.core.model.cls, job.id) if handler.takes_task else None
+                return self._called(job, arguments, task, session)
+
+            return self._written(job, work_in(session, job, self._actor, call))
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its own
+            return self._of_error(job, error)
+
+    # --- Both -----------------------------------------------------------------------------------
+
+    def _called(
+        self, job: Job, arguments: dict[str, Any], task: Any = None, session: Any = None
+    ) -> Any:
+        handler = job.handler
+        assert handler is not None
+        claim = job.claim(self._holder, task) if handler.takes_claim else None
+        return handler.call(arguments, task=task, claim=claim, session=session)
+
+    @staticmethod
+    def _written(job: Job, outcome: Outcome) -> None:
+        """Take note that the handler's own transaction has ended its task."""
+        job.settled = True
+        log.debug("%s is %s with its effects", job, outcome.state)
+
+    def _of_error(self, job: Job, error: BaseException) -> Outcome | None:
+        """Return the outcome of a handler that raised."""
+        match error:
+            case Retry() | Snooze() | Cancel():
+                return directed(job, error)
+            case EffectsLost():
+                # Not written: the turn looks who has it.
+                return failed(job, error)
+            case CommitUnclear():
+                log.warning("%s: the answer to its commit was lost; looking", job)
+                return failed(job, error.__cause__ or error)
+            case _:
+                pass
+        if job.told == "lost":
+            return None
+        if job.told == "stopping":
+            return released(job)
+        if job.told == "late" and isinstance(error, asyncio.CancelledError):
+            assert job.handler is not None
+            limit = job.handler.time_limit
+            error = TimeLimitExceeded(f"it took longer than its time limit of {limit}")
+        log.warning("%s failed: %s", job, type(error).__name__, exc_info=error)
+        return failed(job, error)
+
+    def _end(self, job: Job, outcome: Outcome | None) -> None:
+        self.jobs.pop(job, None)
+        self._ended(job, outcome)
+
+
+def _fetched(session: Session, job: Job) -> Any:
+    with session:
+        return session.get(job.core.model.cls, job.id)
+
+
+class Crew:
+    """Threads that work on jobs, started when they are needed.
+
+    Not a ``ThreadPoolExecutor``: its threads keep the process from ending, each call costs a
+    future and two wake-ups of the event loop, and a batch of short jobs should cost one.
+
+    Args:
+        most: How many threads there may be.
+        run: What a thread does with a job.
+        ended: Called in the event loop with each job and its outcome.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        run: Callable[[Job], Outcome | None],
+        ended: Callable[[Job, Outcome | None], None],
+    ) -> None:
+        self._most = most
+        self._run = run
+        self._ended = ended
+        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._outbox: deque[tuple[Job, Outcome | None]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads = 0
+        self._waiting = 0
+        self._told = False
+
+    def put(self, job: Job) -> None:
+        """Have a thread work on a job."""
+        self._loop = asyncio.get_running_loop()
+        self._waiting += 1
+        if self._threads < min(self._waiting, self._most):
+            self._threads += 1
+            name = f"taskqueue handler {self._threads}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._inbox.put(job)
+
+    def close(self) -> None:
+        """Let the threads end once they are idle."""
+        for _ in range(self._threads):
+            self._inbox.put(None)
+
+    def _work(self) -> None:
+        while (job := self._inbox.get()) is not None:
+            outcome = contextvars.Context().run(self._run, job)
+            self._outbox.append((job, outcome))
+            if not self._told:
+                # Before the loop looks it takes this back: what is appended later is told again.
+                self._told = True
+                assert self._loop is not None
+                # Closed when the worker is gone, and nobody waits any more.
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._collect)
+            del job, outcome
+
+    def _collect(self) -> None:
+        """Take what the threads have done, in the event loop."""
+        self._told = False
+        while self._outbox:
+            job, outcome = self._outbox.popleft()
+            self._waiting -= 1
+            self._ended(job, outcome)

@@ -1,0 +1,151 @@
+"""Leases are renewed by a thread and a connection of their own: no handler can keep them from it.
+
+A handler that blocks the event loop, or computes in Python for minutes, loses no lease. C code
+that keeps the interpreter's lock for longer than a lease does; nothing in the process can help it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .._operations import heartbeat_many
+from .._sessions import caller
+from ..values import Holder, Lease, RefusalReason, Refused
+from ._jobs import Job
+from ._service import supervise, wait_for
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from .._core import QueueCore
+    from ._lines import Line
+
+_LONGEST = 30.0
+"""Seconds between two heartbeats, however long the lease is."""
+_TOGETHER = 0.25
+"""Heartbeats that are due within this part of a period go together."""
+
+
+def period(seconds: float) -> float:
+    """Return how often a lease of so many seconds is renewed: twice before it could run out."""
+    return min(_LONGEST, seconds / 3)
+
+
+class Leases:
+    """Renews the leases of a worker's jobs.
+
+    Args:
+        line: Makes its connection, in its thread.
+        held: The jobs; others add to it and remove from it.
+        holder: Who holds them.
+        cores: The queues by name and class, without scopes.
+        shortest: The shortest lease there is, in seconds.
+        lost: Called in the worker's event loop with each job that somebody else has now.
+    """
+
+    def __init__(
+        self,
+        line: Callable[[], Line],
+        held: Collection[Job],
+        *,
+        holder: Holder,
+        cores: Sequence[QueueCore[Any]],
+        shortest: float,
+        lost: Callable[[Job], None],
+    ) -> None:
+        self._new_line = line
+        self._held = held
+        self._holder = holder
+        self._cores = {(core.model.cls, core.name): core for core in cores}
+        self._pause = period(shortest) * _TOGETHER
+        self._lost = lost
+        self._main = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self.ended: asyncio.Future[None] = self._main.create_future()
+        """Done when the thread has ended; with an exception if it could not go on."""
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="taskqueue leases", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+        self._started.wait()
+
+    def stop(self) -> None:
+        """Ask the thread to end."""
+        assert self._loop is not None
+        assert self._stopping is not None
+        with suppress(RuntimeError):  # it has ended already
+            self._loop.call_soon_threadsafe(self._stopping.set)
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            asyncio.run(self._serve())
+        except BaseException as caught:  # noqa: BLE001 - the worker's main loop is told
+            error = caught
+        self._started.set()
+
+        def settle() -> None:
+            if not self.ended.done():
+                if error is None:
+                    self.ended.set_result(None)
+                else:
+                    self.ended.set_exception(error)
+
+        with suppress(RuntimeError):  # the worker is gone
+            self._main.call_soon_threadsafe(settle)
+
+    async def _serve(self) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._started.set()
+        self._line = self._new_line()
+        try:
+            await supervise("renewal of leases", self._renew_all, self._stopping)
+        finally:
+            await self._line.close()
+
+    async def _renew_all(self) -> None:
+        assert self._loop is not None
+        assert self._stopping is not None
+        while True:
+            # A copy in one step: the worker's own thread goes on meanwhile.
+            held = [job for job in list(self._held) if not job.settled]
+            now = self._loop.time()
+            due = [job for job in held if job.renew_at <= now + self._pause]
+            if due:
+                await self._renew(due)
+            if await wait_for(self._stopping, self._pause):
+                return
+
+    async def _renew(self, due: Sequence[Job]) -> None:
+        assert self._loop is not None
+        by_queue: dict[tuple[type[Any], str], list[Job]] = {}
+        for job in due:
+            by_queue.setdefault((job.core.model.cls, job.core.name), []).append(job)
+        for place, jobs in by_queue.items():
+            began = self._loop.time()
+            work = partial(_renew, self._cores[place], jobs, self._holder)
+            answers = await self._line.run(work)
+            for job, answer in zip(jobs, answers, strict=True):
+                every = period(job.lease.total_seconds())
+                if isinstance(answer, Lease):
+                    job.renew_at = began + every
+                elif answer.reason is RefusalReason.BUSY:
+                    # Whoever has locked the row, nobody can take it meanwhile.
+                    job.renew_at = began + every * _TOGETHER
+                else:
+                    self._main.call_soon_threadsafe(self._lost, job)
+
+
+def _renew(
+    core: QueueCore[Any], jobs: Sequence[Job], holder: Holder, connection: Connection
+) -> list[Lease | Refused[Any]]:
+    claims = [job.claim(holder) for job in jobs]
+    return heartbeat_many(caller(connection, core.model), core, claims, lease=None)

@@ -1,0 +1,164 @@
+"""Where a worker takes its tasks from: queues and scopes, in fair turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from ..statements import turn as statements
+from ._floor import Floor, Look, Position
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from .._core import QueueCore
+    from ..models import TaskModel
+    from ._jobs import Job
+
+_BEGINNING = timedelta(days=-36_500)
+_BACK = timedelta(seconds=5)
+
+
+class Source:
+    """One queue in one scope: its floor, and when the next look at it is due."""
+
+    def __init__(self, core: QueueCore[Any], lease: timedelta) -> None:
+        self.core = core
+        self.lease = lease
+        self.floor = Floor()
+        self.ready_at = 0.0
+        self.empty = False
+        """Whether the last full look found nothing."""
+        key, free = core.model.primary_key, core.model.free_key
+        self.key_size = len(key)
+        self._free = [index for index, column in enumerate(key) if column in set(free)]
+        self._names = [column.key for column in free]
+
+    def __repr__(self) -> str:
+        scope = "".join(f", {name}={value!r}" for name, value in self.core.scope.items())
+        return f"<{self.core.name!r}{scope}>"
+
+    @property
+    def model(self) -> TaskModel[Any]:
+        """The task class."""
+        return self.core.model
+
+    def free_part(self, key: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the part of a primary key that the scope does not determine."""
+        return tuple(key[index] for index in self._free)
+
+    def params(self, look: Look) -> dict[str, Any]:
+        """Return the parameters of a look beside the limit and the lease."""
+        if look == "full":
+            return self.core.inside
+        lanes = sorted(self.floor.lanes.items())
+        positions: Iterable[Sequence[Any]] = zip(*(at for _, at in lanes), strict=True)
+        columns = zip(("run_at", *self._names), positions, strict=True)
+        return {
+            **self.core.inside,
+            "tq_lane_priority": [priority for priority, _ in lanes],
+            **{f"tq_lane_{name}": list(values) for name, values in columns},
+            "tq_lookback": _BACK if look == "back" else _BEGINNING,
+        }
+
+    def learn(
+        self, look: Look, now: float, seconds: float, jobs: Sequence[Job], *, limit: int
+    ) -> None:
+        """Take in what a look has found."""
+        found: list[tuple[int, Position]] = [(job.priority, job.position) for job in jobs]
+        self.floor.learn(look, now, seconds, found, limit=limit)
+        self.empty = look == "full" and not jobs
+        self.ready_at = now if len(jobs) == limit else max(self.floor.next_full, now)
+
+    def wake(self) -> None:
+        """Look again at once."""
+        self.ready_at = 0.0
+
+
+class Sources:
+    """The sources of one task class: known from the start, or found in its scopes.
+
+    Args:
+        cores: The queues, all of one class, none with its whole scope bound unless it has none.
+        scopes: The scopes to work in; None to find them.
+        lease: How long claims are held.
+    """
+
+    def __init__(
+        self,
+        cores: Sequence[QueueCore[Any]],
+        scopes: Sequence[Mapping[str, Any]] | None,
+        lease: Mapping[str, timedelta],
+    ) -> None:
+        self.model: TaskModel[Any] = cores[0].model
+        self._cores = {core.name: core for core in cores}
+        self._lease = lease
+        self.finds = bool(self.model.scope) and scopes is None
+        """Whether its scopes have to be found."""
+        self.find_at = 0.0
+        self._known: dict[tuple[Any, ...], Source] = {}
+        if not self.finds:
+            for core in cores:
+                for scope in scopes or [{}]:
+                    bound = core.scoped(scope)
+                    bound.need_scope("the worker")
+                    self._add(bound)
+        self._order: list[Source] = [*self._known.values()]
+        self._next = 0
+
+    def _add(self, core: QueueCore[Any]) -> None:
+        place = (core.name, *(core.scope[name] for name in self.model.scope))
+        if place not in self._known:
+            self._known[place] = Source(core, self._lease[core.name])
+
+    def __iter__(self) -> Any:
+        return iter(self._order)
+
+    def ready(self, now: float) -> Source | None:
+        """Return the next source that is due for a look, each in its turn."""
+        order = self._order
+        for step in range(len(order)):
+            index = (self._next + step) % len(order)
+            if order[index].ready_at <= now:
+                self._next = index + 1
+                return order[index]
+        return None
+
+    @property
+    def ready_at(self) -> float:
+        """When the next look is due, also one for scopes."""
+        times = [source.ready_at for source in self._order]
+        if self.finds:
+            times.append(self.find_at)
+        return min(times, default=0.0)
+
+    def wake(self, queue: str | None = None) -> None:
+        """Look again at once at a queue, or at all of them."""
+        for source in self._order:
+            if queue is None or source.core.name == queue:
+                source.wake()
+        if queue is None or queue in self._cores:
+            self.find_at = 0.0
+
+    def query(self, connection: Connection) -> list[Any]:
+        """Return the scopes and queues that have queued tasks."""
+        statement = next(iter(self._cores.values())).statements(statements.scopes)
+        return list(connection.execute(statement).tuples())
+
+    def found(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Take in the scopes and queues that have queued tasks; forget the others."""
+        names = tuple(self.model.scope)
+        wanted: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for row in rows:
+            *values, queue = row
+            if queue in self._cores:
+                wanted[queue, *values] = dict(zip(names, values, strict=True))
+        for place in [place for place in self._known if place not in wanted]:
+            del self._known[place]
+        for place, scope in wanted.items():
+            if place not in self._known:
+                core = self._cores[place[0]]
+                if all(scope[name] == value for name, value in core.scope.items()):
+                    self._add(core.scoped(scope))
+        self._order = [*self._known.values()]

@@ -1,0 +1,381 @@
+"""The turn: one statement after the other that ends what is done and claims what fits.
+
+All of a worker's claims and ends go through one loop and one connection. What is done while a
+statement is under way waits for the next: under load the batches grow by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from .._drivers import sqlstate
+from ..models import TaskModel, value_of
+from ..statements import batch as batch_statements
+from ..statements import turn as statements
+from ..states import EventType, TaskState
+from ..values import Holder
+from ._jobs import Job, Outcome, ended_params, log
+from ._service import wait_for
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from ._floor import Look
+    from ._lines import Line
+    from ._sources import Source, Sources
+
+_MOST_ENDS = 1_000
+_CAREFUL = 1.0
+"""Seconds for which locked rows are passed over once one was met."""
+_BUSY = 0.1
+"""Seconds until a row that somebody else had locked is tried again."""
+_CONFLICTS = {"40001", "40P01"}
+_MOST_CONFLICTS = 10
+_LOCKED = "55P03"
+_DUE = 0.01
+"""A moment late rather than early: the database's clock decides what is due."""
+
+
+class Turn:
+    """Ends jobs and claims others, as long as there are slots.
+
+    Args:
+        line: Its connection.
+        groups: Where tasks come from, by task class.
+        slots: How many jobs there may be at once.
+        holder: Who claims.
+        poll: Seconds between two looks at what seems empty.
+        start: Called with each claimed job.
+        settled: Called with each job whose end is written, or is no longer the worker's.
+        lost: Called with each job that somebody else has now, though it was worked on to its end.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        groups: Sequence[Sources],
+        *,
+        slots: int,
+        holder: Holder,
+        poll: float,
+        start: Callable[[Sequence[Job]], None],
+        settled: Callable[[Job], None],
+        lost: Callable[[Job], None],
+    ) -> None:
+        self._line = line
+        self._groups = groups
+        self._slots = slots
+        # Half of them, where there are many: the other half is being worked on meanwhile.
+        self._most = slots // 2 if slots >= 100 else slots
+        self._holder = holder
+        self._poll = poll
+        self._start = start
+        self._settled = settled
+        self._lost = lost
+        self._pending: dict[TaskModel[Any], deque[Outcome]] = {
+            group.model: deque() for group in groups
+        }
+        self._busy: list[Outcome] = []
+        self._unsure: list[tuple[Source, UUID]] = []
+        self._careful_until = 0.0
+        self._conflicts = 0
+        self._group = 0
+        self._news = asyncio.Event()
+        self._claiming = True
+        self._draining = False
+        self.running = 0
+        """How many jobs have a handler at work."""
+
+    # --- What others tell it -------------------------------------------------------------------
+
+    def end(self, outcome: Outcome) -> None:
+        """Have an outcome written soon."""
+        self._pending[outcome.job.core.model].append(outcome)
+        self._news.set()
+
+    def freed(self) -> None:
+        """Take note that a handler has ended: there is a slot."""
+        self.running -= 1
+        self._news.set()
+
+    def wake(self, queue: str | None = None) -> None:
+        """Look at once whether there is anything to claim."""
+        for group in self._groups:
+            group.wake(queue)
+        self._news.set()
+
+    def stop_claiming(self) -> None:
+        """Claim nothing more; go on to write what becomes of what is claimed."""
+        self._claiming = False
+        self._news.set()
+
+    def drain(self) -> None:
+        """Return from :meth:`serve` once all outcomes are written."""
+        self._claiming = False
+        self._draining = True
+        self._news.set()
+
+    @property
+    def unwritten(self) -> int:
+        """How many outcomes are not written yet."""
+        return len(self._busy) + sum(len(queue) for queue in self._pending.values())
+
+    # --- The loop ------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Take turns until drained.
+
+        Raises:
+            Exception: The database's. Nothing is forgotten: serve again.
+        """
+        loop = asyncio.get_running_loop()
+        # What was announced while nobody listened.
+        self.wake()
+        while True:
+            while self._unsure:
+                await self._adopt(*self._unsure[0])
+                self._unsure.pop(0)
+            now = loop.time()
+            self._retry_busy(now)
+            source = await self._choose(now)
+            model = self._model_of(source)
+            if source is not None and model is not source.model:
+                source = None  # first write what is waiting for another table
+            if model is not None:
+                await self._take(model, source)
+            elif self._draining and not self._busy:
+                return
+            else:
+                await self._wait(now)
+
+    async def _choose(self, now: float) -> Source | None:
+        """Return where to claim next; None when nothing is due, or no slot is free."""
+        if not self._claiming or self.running >= self._slots:
+            return None
+        for step in range(len(self._groups)):
+            index = (self._group + step) % len(self._groups)
+            group = self._groups[index]
+            if group.finds and group.find_at <= now:
+                group.found(await self._line.run(group.query))
+                group.find_at = asyncio.get_running_loop().time() + self._jittered()
+            if (source := group.ready(now)) is not None:
+                self._group = index + 1
+                return source
+        return None
+
+    def _model_of(self, source: Source | None) -> TaskModel[Any] | None:
+        """Return which table the next turn is about."""
+        waiting = [model for model, queue in self._pending.items() if queue]
+        if source is not None and (source.model in waiting or not waiting):
+            return source.model
+        return waiting[0] if waiting else None
+
+    async def _wait(self, now: float) -> None:
+        until = [group.ready_at for group in self._groups]
+        if not self._claiming or self.running >= self._slots:
+            until = []
+        until += [outcome.not_before for outcome in self._busy]
+        self._news.clear()
+        await wait_for(self._news, min(until) - now if until else None)
+
+    def _jittered(self) -> float:
+        return self._poll * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+
+    def _retry_busy(self, now: float) -> None:
+        due = [outcome for outcome in self._busy if outcome.not_before <= now]
+        if due:
+            self._busy = [outcome for outcome in self._busy if outcome.not_before > now]
+            for outcome in due:
+                self._pending[outcome.job.core.model].append(outcome)
+            self._careful_until = now + _CAREFUL
+
+    # --- One turn ------------------------------------------------------------------------------
+
+    async def _take(self, model: TaskModel[Any], source: Source | None) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        pending = self._pending[model]
+        outcomes = [pending.popleft() for _ in range(min(len(pending), _MOST_ENDS))]
+        # In the order of their keys: two workers that end each other's tasks never deadlock.
+        outcomes.sort(key=lambda outcome: outcome.job.key)
+        limit = min(self._slots - self.running, self._most) if source is not None else 0
+        look: Look | None = source.floor.look(began) if source is not None else None
+        token = uuid4()
+        work = self._work(model, outcomes, source, look, limit, token, began)
+        try:
+            ended, rows, due = await self._line.run(work)
+        except Exception as error:
+            if not self._is_conflict(error, began):
+                for outcome in outcomes:
+                    outcome.uncertain = True
+                if source is not None:
+                    self._unsure.append((source, token))
+                pending.extendleft(reversed(outcomes))
+                raise
+            pending.extendleft(reversed(outcomes))
+            return
+        self._conflicts = 0
+        now = loop.time()
+        if source is not None and look is not None:
+            jobs = [Job(source, row, token) for row in rows]
+            source.learn(look, now, now - began, jobs, limit=limit)
+            if source.empty:
+                source.ready_at = now + self._jittered()
+                if due is not None:
+                    source.ready_at = min(source.ready_at, now + max(due, 0.0) + _DUE)
+            self._begin(jobs)
+        await self._account(model, outcomes, set(ended))
+
+    def _work(
+        self,
+        model: TaskModel[Any],
+        outcomes: Sequence[Outcome],
+        source: Source | None,
+        look: Look | None,
+        limit: int,
+        token: UUID,
+        now: float,
+    ) -> Callable[[Connection], tuple[list[int], list[Any], float | None]]:
+        """Return the work of one turn: what it ended, what it claimed, and when more is due."""
+        careful = now < self._careful_until or not self._line.direct
+        ends: statements.Ends = "none"
+        if outcomes:
+            ends = "careful" if careful else "direct"
+        claims: statements.Look = "none"
+        if look is not None:
+            claims = "full" if look == "full" else "floor"
+        some = source.core if source is not None else outcomes[0].job.core
+        statement = some.statements(statements.turn, ends, claims)
+        params: dict[str, Any] = ended_params(model, outcomes) if outcomes else {}
+        if source is not None and look is not None:
+            params |= source.params(look)
+            params |= {
+                "tq_token": token,
+                "tq_lease": source.lease,
+                "tq_limit": limit,
+                "tq_worker": self._holder.worker,
+                "tq_session": self._holder.session,
+            }
+        params |= some.event(
+            self._holder.worker, {"via": "next"} if source else None, len(outcomes) + limit
+        )
+        due = source.core.statements(statements.next_due) if look == "full" and source else None
+        inside = source.core.inside if source is not None else {}
+        return partial(_run, statement, params, due, inside)
+
+    def _is_conflict(self, error: BaseException, now: float) -> bool:
+        """Tell whether a turn is simply to be taken again: nothing was written."""
+        state = sqlstate(error)
+        if state == _LOCKED:
+            self._careful_until = now + _CAREFUL
+            return True
+        if state in _CONFLICTS and self._conflicts < _MOST_CONFLICTS:
+            self._conflicts += 1
+            return True
+        return False
+
+    def _begin(self, jobs: Sequence[Job]) -> None:
+        if jobs:
+            self.running += len(jobs)
+            self._start(jobs)
+
+    async def _account(
+        self, model: TaskModel[Any], outcomes: Sequence[Outcome], ended: set[int]
+    ) -> None:
+        missing: list[Outcome] = []
+        for number, outcome in enumerate(outcomes, 1):
+            if number in ended:
+                self._done(outcome)
+            else:
+                missing.append(outcome)
+        if missing:
+            await self._explain(model, missing)
+
+    def _done(self, outcome: Outcome) -> None:
+        job = outcome.job
+        if outcome.type in (EventType.RELEASED, EventType.RETRIED) and not outcome.delay:
+            job.source.floor.lower(job.priority, job.position)
+            job.source.wake()
+        self._settle(job)
+
+    def _settle(self, job: Job) -> None:
+        if not job.settled:
+            job.settled = True
+            self._settled(job)
+
+    async def _explain(self, model: TaskModel[Any], missing: Sequence[Outcome]) -> None:
+        """See why outcomes were not written: lost, locked by somebody, or written before."""
+        try:
+            found = await self._line.run(partial(_look, model, missing))
+        except Exception:
+            for outcome in missing:
+                self._pending[model].appendleft(outcome)
+            raise
+        now = asyncio.get_running_loop().time()
+        for outcome in missing:
+            job, row = outcome.job, found.get(outcome.job.key)
+            columns = model.table.c
+            if row is not None and value_of(row, columns.lease_token) == job.token:
+                # Still ours: somebody has locked the row.
+                outcome.not_before = now + _BUSY
+                self._busy.append(outcome)
+                continue
+            ours = row is not None and value_of(row, columns.ended_token) == job.token
+            if not ours and not (outcome.uncertain and outcome.state is TaskState.QUEUED):
+                self._lost(job)
+            self._settle(job)
+
+    # --- After a lost answer -------------------------------------------------------------------
+
+    async def _adopt(self, source: Source, token: UUID) -> None:
+        """Take over what a turn has claimed whose answer was lost."""
+        statement = source.core.statements(statements.claimed_under)
+        rows = await self._line.run(
+            lambda connection: list(
+                connection.execute(statement, {**source.core.inside, "tq_token": token}).tuples()
+            )
+        )
+        if rows:
+            log.info("%d claims are taken over whose answer was lost", len(rows))
+        self._begin([Job(source, row, token) for row in rows])
+
+
+def _run(
+    statement: Any,
+    params: dict[str, Any],
+    due: Any,
+    inside: dict[str, Any],
+    connection: Connection,
+) -> tuple[list[int], list[Any], float | None]:
+    rows: list[Any] = [*connection.execute(statement, params)]
+    ended: list[int] = list(rows[0][0] or ()) if rows else []
+    # The first key column is NULL where nothing was claimed.
+    claimed = [row[1:] for row in rows if len(row) > 1 and row[1] is not None]
+    seconds = None
+    if due is not None and not claimed:
+        seconds = connection.scalar(due, inside)
+    return ended, claimed, seconds
+
+
+def _look(
+    model: TaskModel[Any], missing: Iterable[Outcome], connection: Connection
+) -> dict[tuple[Any, ...], Any]:
+    found: dict[tuple[Any, ...], Any] = {}
+    by_queue: dict[str, list[Job]] = {}
+    for outcome in missing:
+        by_queue.setdefault(outcome.job.core.name, []).append(outcome.job)
+    for name, jobs in by_queue.items():
+        keys = zip(*(job.key for job in jobs), strict=True)
+        rows = connection.execute(
+            jobs[0].core.statements(batch_statements.look),
+            {"tq_queue": name, **{f"tq_sent_pk_{n}": list(of) for n, of in enumerate(keys)}},
+        )
+        for row in rows:
+            found[tuple(value_of(row, column) for column in model.primary_key)] = row
+    return found
