@@ -120,7 +120,10 @@ class Enqueuer(Generic[Q]):
         """
         given = checks.items("specs", specs, "TaskSpecs")
         for index, spec in enumerate(given):
-            if isinstance(spec, TaskSpec) and spec.name != self._template.name:
+            # What is no spec, or has no text for a name, is refused by the operation.
+            if not (isinstance(spec, TaskSpec) and isinstance(spec.name, str)):
+                continue
+            if spec.name != self._template.name:
                 problem = f"is not the name of this handler, {self._template.name!r}"
                 raise InvalidArgument(f"specs[{index}].name", spec.name, problem)
         return _run(session, self._core, operations.enqueue_many, given, actor=None)
@@ -160,7 +163,7 @@ class Enqueuer(Generic[Q]):
             "id": id,
         }
         given = {name: value for name, value in given.items() if value is not None}
-        if max_attempts != "default":
+        if not (isinstance(max_attempts, str) and max_attempts == "default"):
             given["max_attempts"] = max_attempts
         core = self._core
         if scope is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from sqla_taskqueue import InvalidArgument
 from sqla_taskqueue.directives import Cancel, Retry, Snooze
-from tests.strange import Colour
+from tests.strange import Fruit
 
 MINUTE = timedelta(minutes=1)
 CENTURY = timedelta(days=36_500)
@@ -54,8 +54,8 @@ def test_a_reason_may_hold_any_text():
 
 def test_a_reason_becomes_plain_text():
     """A member of an enum of texts is taken for its text."""
-    assert type(Cancel(Colour.RED).reason) is str
-    assert str(Cancel(Colour.RED)) == f"cancelled: {Colour.RED.value}"
+    assert type(Cancel(Fruit.APPLE).reason) is str
+    assert str(Cancel(Fruit.APPLE)) == f"cancelled: {Fruit.APPLE.value}"
 
 
 @pytest.mark.parametrize(
