@@ -242,6 +242,7 @@ class Crew:
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._outbox: deque[tuple[Job, Outcome | None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._context = contextvars.copy_context()
         self._threads = 0
         self._waiting = 0
         self._told = False
@@ -263,7 +264,7 @@ class Crew:
 
     def _work(self) -> None:
         while (job := self._inbox.get()) is not None:
-            outcome = contextvars.Context().run(self._run, job)
+            outcome = self._context.copy().run(self._run, job)
             self._outbox.append((job, outcome))
             if not self._told:
                 # Before the loop looks it takes this back: what is appended later is told again.

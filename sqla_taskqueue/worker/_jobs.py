@@ -299,14 +299,17 @@ def _detail(job: Job, detail: dict[str, Any]) -> str | None:
 # --- Parameters ---------------------------------------------------------------------------------
 
 
+def sent_keys(jobs: Sequence[Job]) -> dict[str, Any]:
+    """Return the arrays that name jobs."""
+    columns = zip(*(job.key for job in jobs), strict=True)
+    return {f"tq_sent_pk_{n}": list(values) for n, values in enumerate(columns)}
+
+
 def ended_params(model: TaskModel[Any], outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the parameters of the statement's part that writes outcomes."""
     jobs = [outcome.job for outcome in outcomes]
     params: dict[str, Any] = {
-        **{
-            f"tq_sent_pk_{n}": list(values)
-            for n, values in enumerate(zip(*(job.key for job in jobs), strict=True))
-        },
+        **sent_keys(jobs),
         "tq_sent_token": [job.token for job in jobs],
         "tq_sent_state": [outcome.state.value for outcome in outcomes],
         "tq_sent_delay": [outcome.delay for outcome in outcomes],

@@ -11,13 +11,15 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from .._operations import heartbeat_many
-from .._sessions import caller
-from ..values import Holder, Lease, RefusalReason, Refused
-from ._jobs import Job
+from ..models import value_of
+from ..statements import batch as statements
+from ..values import Holder
+from ._jobs import Job, sent_keys
+from ._lines import PATIENCE
 from ._service import supervise, wait_for
+from ._turn import facts
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 _LONGEST = 30.0
 """Seconds between two heartbeats, however long the lease is."""
+Fate = Literal["renewed", "busy", "ended", "lost"]
+"""What became of a lease; *ended* by this very claim."""
 _TOGETHER = 0.25
 """Heartbeats that are due within this part of a period go together."""
 
@@ -63,6 +67,7 @@ class Leases:
         self._holder = holder
         self._cores = {(core.model.cls, core.name): core for core in cores}
         self._pause = period(shortest) * _TOGETHER
+        self._patience = min(PATIENCE, max(1.0, period(shortest)))
         self._lost = lost
         self._main = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -131,21 +136,50 @@ class Leases:
             by_queue.setdefault((job.core.model.cls, job.core.name), []).append(job)
         for place, jobs in by_queue.items():
             began = self._loop.time()
-            work = partial(_renew, self._cores[place], jobs, self._holder)
-            answers = await self._line.run(work)
-            for job, answer in zip(jobs, answers, strict=True):
+            work = partial(_renewed, self._cores[place], jobs, self._holder)
+            # Sooner given up than a lease could run out on a connection that is silent.
+            fates = await self._line.run(work, self._patience)
+            for job, fate in zip(jobs, fates, strict=True):
                 every = period(job.lease.total_seconds())
-                if isinstance(answer, Lease):
-                    job.renew_at = began + every
-                elif answer.reason is RefusalReason.BUSY:
-                    # Whoever has locked the row, nobody can take it meanwhile.
-                    job.renew_at = began + every * _TOGETHER
-                else:
-                    self._main.call_soon_threadsafe(self._lost, job)
+                match fate:
+                    case "renewed":
+                        job.renew_at = began + every
+                    case "busy":
+                        # Whoever has locked the row, nobody can take it meanwhile.
+                        job.renew_at = began + every * _TOGETHER
+                    case "ended":
+                        pass
+                    case "lost":
+                        self._main.call_soon_threadsafe(self._lost, job)
 
 
-def _renew(
+def _renewed(
     core: QueueCore[Any], jobs: Sequence[Job], holder: Holder, connection: Connection
-) -> list[Lease | Refused[Any]]:
-    claims = [job.claim(holder) for job in jobs]
-    return heartbeat_many(caller(connection, core.model), core, claims, lease=None)
+) -> list[Fate]:
+    """Renew the leases of jobs of one queue; return what became of each."""
+    params: dict[str, Any] = {
+        "tq_queue": core.name,
+        **sent_keys(jobs),
+        "tq_sent_token": [job.token for job in jobs],
+        "tq_sent_lease": [job.lease for job in jobs],
+    }
+    if core.model.events is not None:
+        params |= core.event(holder.worker, rows=len(jobs))
+        params["tq_sent_actor"] = [holder.worker] * len(jobs)
+    rows = connection.execute(core.statements(statements.heartbeats), params)
+    renewed = {row.tq_n - 1 for row in rows}
+    if len(renewed) == len(jobs):
+        return ["renewed"] * len(jobs)
+    missing = [job for index, job in enumerate(jobs) if index not in renewed]
+    found = facts(core.model, missing, connection)
+    columns = core.model.table.c
+
+    def fate(job: Job) -> Fate:
+        row = found.get(job.key)
+        if row is None:
+            return "lost"
+        if value_of(row, columns.lease_token) == job.token:
+            return "busy"
+        return "ended" if value_of(row, columns.ended_token) == job.token else "lost"
+
+    return ["renewed" if index in renewed else fate(job) for index, job in enumerate(jobs)]

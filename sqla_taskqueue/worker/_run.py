@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LOCK_TIMEOUT = "200ms"
 _TICK = 0.1
 """Seconds between two looks for handlers whose time is over."""
-_UNWIND = 1.0
+_UNWIND = 0.7
 """Seconds that cancelled handlers have to end, and what they had is given back."""
 _GC = 100_000
 
@@ -100,11 +100,10 @@ class Run:
 
     def _start(self, jobs: Sequence[Job]) -> None:
         now = self._loop.time()
-        for job in jobs:
-            self._held[job] = None
         self._executor.start(jobs)
         for job in jobs:
             job.renew_at = now + period(job.lease.total_seconds())
+            self._held[job] = None
 
     def _end(self, job: Job, outcome: Outcome | None) -> None:
         """Take note that a handler has ended."""

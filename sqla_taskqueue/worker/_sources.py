@@ -94,7 +94,8 @@ class Sources:
         self.model: TaskModel[Any] = cores[0].model
         self._cores = {core.name: core for core in cores}
         self._lease = lease
-        self.finds = bool(self.model.scope) and scopes is None
+        whole = all(len(core.scope) == len(self.model.scope) for core in cores)
+        self.finds = scopes is None and not whole
         """Whether its scopes have to be found."""
         self.find_at = 0.0
         self._known: dict[tuple[Any, ...], Source] = {}

@@ -18,14 +18,16 @@ from .._drivers import sqlstate
 from ..models import TaskModel, value_of
 from ..statements import batch as batch_statements
 from ..statements import turn as statements
+from ..statements import wakeup
 from ..states import EventType, TaskState
 from ..values import Holder
-from ._jobs import Job, Outcome, ended_params, log
+from ._jobs import Job, Outcome, ended_params, log, sent_keys
 from ._service import wait_for
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from .._core import QueueCore
     from ._floor import Look
     from ._lines import Line
     from ._sources import Source, Sources
@@ -86,6 +88,8 @@ class Turn:
         self._careful_until = 0.0
         self._conflicts = 0
         self._group = 0
+        self._others_turn = False
+        self._given_back: dict[str, QueueCore[Any]] = {}
         self._news = asyncio.Event()
         self._claiming = True
         self._draining = False
@@ -150,6 +154,7 @@ class Turn:
             if model is not None:
                 await self._take(model, source)
             elif self._draining and not self._busy:
+                await self._announce()
                 return
             else:
                 await self._wait(now)
@@ -170,11 +175,14 @@ class Turn:
         return None
 
     def _model_of(self, source: Source | None) -> TaskModel[Any] | None:
-        """Return which table the next turn is about."""
+        """Return which table the next turn is about: a statement writes to one."""
         waiting = [model for model, queue in self._pending.items() if queue]
-        if source is not None and (source.model in waiting or not waiting):
-            return source.model
-        return waiting[0] if waiting else None
+        if source is None:
+            return waiting[0] if waiting else None
+        others = [model for model in waiting if model is not source.model]
+        # In turns, or one table's tasks would wait for a pause in the other's.
+        self._others_turn = bool(others) and not self._others_turn
+        return others[0] if self._others_turn else source.model
 
     async def _wait(self, now: float) -> None:
         until = [group.ready_at for group in self._groups]
@@ -194,6 +202,15 @@ class Turn:
             for outcome in due:
                 self._pending[outcome.job.core.model].append(outcome)
             self._careful_until = now + _CAREFUL
+
+    async def _announce(self) -> None:
+        """Wake other workers for what this one has given back."""
+        while self._given_back:
+            _, core = self._given_back.popitem()
+            if core.notify != "off":
+                params = {"tq_channel": core.channel, "tq_queue": core.name}
+                work = partial(_notify, core.statements(wakeup.notify), params)
+                await self._line.run(work)
 
     # --- One turn ------------------------------------------------------------------------------
 
@@ -302,6 +319,7 @@ class Turn:
         if outcome.type in (EventType.RELEASED, EventType.RETRIED) and not outcome.delay:
             job.source.floor.lower(job.priority, job.position)
             job.source.wake()
+            self._given_back[job.core.name] = job.core
         self._settle(job)
 
     def _settle(self, job: Job) -> None:
@@ -312,7 +330,9 @@ class Turn:
     async def _explain(self, model: TaskModel[Any], missing: Sequence[Outcome]) -> None:
         """See why outcomes were not written: lost, locked by somebody, or written before."""
         try:
-            found = await self._line.run(partial(_look, model, missing))
+            found = await self._line.run(
+                partial(facts, model, [outcome.job for outcome in missing])
+            )
         except Exception:
             for outcome in missing:
                 self._pending[model].appendleft(outcome)
@@ -363,19 +383,21 @@ def _run(
     return ended, claimed, seconds
 
 
-def _look(
-    model: TaskModel[Any], missing: Iterable[Outcome], connection: Connection
+def _notify(statement: Any, params: dict[str, Any], connection: Connection) -> None:
+    connection.execute(statement, params)
+
+
+def facts(
+    model: TaskModel[Any], jobs: Iterable[Job], connection: Connection
 ) -> dict[tuple[Any, ...], Any]:
+    """Read the rows of jobs as they are, by key: who holds them, and which token ended them."""
     found: dict[tuple[Any, ...], Any] = {}
     by_queue: dict[str, list[Job]] = {}
-    for outcome in missing:
-        by_queue.setdefault(outcome.job.core.name, []).append(outcome.job)
-    for name, jobs in by_queue.items():
-        keys = zip(*(job.key for job in jobs), strict=True)
-        rows = connection.execute(
-            jobs[0].core.statements(batch_statements.look),
-            {"tq_queue": name, **{f"tq_sent_pk_{n}": list(of) for n, of in enumerate(keys)}},
-        )
+    for job in jobs:
+        by_queue.setdefault(job.core.name, []).append(job)
+    for name, some in by_queue.items():
+        statement = some[0].core.statements(batch_statements.look)
+        rows = connection.execute(statement, {"tq_queue": name, **sent_keys(some)})
         for row in rows:
             found[tuple(value_of(row, column) for column in model.primary_key)] = row
     return found

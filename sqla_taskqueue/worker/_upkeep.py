@@ -96,7 +96,12 @@ class Upkeep:
             raise failed
 
     async def _reclaim(self, core: QueueCore[Any]) -> None:
-        done = await self._line.run(partial(_reclaim, core))
+        done = Reclaimed()
+        while not self._stopping.is_set():
+            some = await self._line.run(partial(_reclaim, core))
+            done = Reclaimed(done.requeued + some.requeued, done.failed + some.failed)
+            if some.total < _BATCH:
+                break
         if done:
             log.info(
                 "queue %r: %d leases that ran out were taken back, %d of them on the last attempt",
@@ -113,7 +118,7 @@ class Upkeep:
 
 
 def _reclaim(core: QueueCore[Any], connection: Connection) -> Reclaimed:
-    return reclaim(caller(connection, core.model), core, stale_after=None, limit=None)
+    return reclaim(caller(connection, core.model), core, stale_after=None, limit=_BATCH)
 
 
 def _prune(core: QueueCore[Any], state: TaskState, age: timedelta, connection: Connection) -> int:
