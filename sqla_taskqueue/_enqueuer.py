@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, overload
 
 from . import _operations as operations
 from . import checks
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Q = ParamSpec("Q")
 """What enqueueing takes: the parameters of the function, without what is injected."""
-AnswerT = TypeVar("AnswerT")
 
 
 def _is_async(session: object) -> bool:
@@ -37,22 +36,24 @@ def _is_async(session: object) -> bool:
 def _run(
     session: Any,
     core: QueueCore[Any],
-    operation: Callable[..., AnswerT],
+    operation: Callable[..., Any],
     *args: Any,
     **options: Any,
-) -> AnswerT | Coroutine[Any, Any, AnswerT]:
-    """Run an operation on a session or connection of either world, at once or when awaited."""
+) -> Any:
+    """Return what an operation answers; with an asynchronous session, a coroutine of it."""
     if not _is_async(session):
         return operation(caller(session, core.model), core, *args, **options)
 
-    def run(sync: Any) -> AnswerT:
+    def run(sync: Any) -> Any:
         return operation(caller(sync, core.model), core, *args, **options)
 
-    async def awaited() -> AnswerT:
-        answer: AnswerT = await runner(session)(run)
-        return answer
+    async def awaited() -> Any:
+        return await runner(session)(run)
 
-    return awaited()
+    coroutine: Any = awaited()
+    # What Python says about it if nobody awaits it.
+    coroutine.__qualname__ = f"Handler.{operation.__name__}"
+    return coroutine
 
 
 class Enqueuer(Generic[Q]):
@@ -118,7 +119,7 @@ class Enqueuer(Generic[Q]):
         Raises:
             InvalidArgument: A spec is another handler's, or out of range; nothing was sent.
         """
-        given = checks.items("specs", specs, "TaskSpecs")
+        given: list[Any] = checks.items("specs", specs, "TaskSpecs")
         for index, spec in enumerate(given):
             # What is no spec, or has no text for a name, is refused by the operation.
             if not (isinstance(spec, TaskSpec) and isinstance(spec.name, str)):

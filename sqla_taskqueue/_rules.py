@@ -54,14 +54,15 @@ def delay_by_rule(
     Raises:
         InvalidArgument: What the rule returns is no wait. What it raises passes through.
     """
-    if isinstance(rule, Mapping):
-        named = next((cls for cls in type(error).__mro__ if cls in rule), None)
-        policy = default if named is None else rule[named]
-    else:
-        policy = rule
-    if policy is None:
-        return None
-    if _is_policy(policy):
-        return checks.duration("retry", cast("RetryPolicy", policy).delay(attempt))
-    delay = cast("Callable[[BaseException, int], object]", policy)(error, attempt)
+    if not isinstance(rule, Mapping):
+        return _decided(rule, error, attempt)
+    named = next((cls for cls in type(error).__mro__ if cls in rule), None)
+    policy = default if named is None else rule[named]
+    return None if policy is None else _decided(policy, error, attempt)
+
+
+def _decided(rule: Any, error: BaseException, attempt: int) -> timedelta | None:
+    if _is_policy(rule):
+        return checks.duration("retry", rule.delay(attempt))
+    delay = rule(error, attempt)
     return None if delay is None else checks.duration("retry", delay)

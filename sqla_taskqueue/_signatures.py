@@ -135,10 +135,9 @@ def _injected(annotation: Any, model: type[TaskMixin]) -> _Injected | None:
         return _Injected("claim", cls)
     if issubclass(cls, TaskMixin):
         return _Injected("task", cls)
-    for base in (Session, *async_classes("AsyncSession")):
-        if issubclass(cls, base):
-            return _Injected("session", base)
-    return None
+    bases: tuple[type[Any], ...] = (Session, *async_classes("AsyncSession"))
+    found = next((base for base in bases if issubclass(cls, base)), None)
+    return None if found is None else _Injected("session", found)
 
 
 def _injected_by_name(name: str, model: type[TaskMixin]) -> _Injected | None:
