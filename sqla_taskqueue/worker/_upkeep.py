@@ -63,8 +63,10 @@ class Upkeep:
             Exception: The database's; the other chores were done all the same.
         """
         loop = asyncio.get_running_loop()
+        # Workers that were started together do not sweep together.
+        pause = self._every * random.random()  # noqa: S311 - no secret
         try:
-            while not self._stopping.is_set():
+            while not await wait_for(self._stopping, pause):
                 chores: list[Callable[[], Any]] = [
                     partial(self._reclaim, core) for core in self._cores
                 ]
@@ -76,9 +78,7 @@ class Upkeep:
                         for state, age in self._ages.items()
                     ]
                 await self._do(chores)
-                # Workers that were started together do not sweep together.
                 pause = self._every * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
-                await wait_for(self._stopping, pause)
         finally:
             await self._line.close()
 
