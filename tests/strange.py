@@ -27,3 +27,8 @@ class Fruit(str, Enum):  # noqa: UP042 - an enum of texts as it was made before 
 
 class Level(IntEnum):
     HIGH = 3
+
+
+def kind(value):
+    """Return a name for a parametrised test that is the same in every process."""
+    return getattr(value, "__name__", type(value).__name__)

@@ -29,7 +29,7 @@ from sqla_taskqueue import (
 )
 from sqla_taskqueue.errors import TaskQueueError, UnfitArguments, UnsupportedHandler
 from sqla_taskqueue.handlers import Handler, Handlers
-from tests.strange import Array, Fruit, Level
+from tests.strange import Array, Fruit, Level, kind
 
 MINUTE = timedelta(minutes=1)
 DEFAULT = Fixed(timedelta(seconds=77))
@@ -395,7 +395,7 @@ def test_nearly_right_values_become_plain(tasks):
 
 
 @pytest.mark.parametrize(
-    "function", [lambda: 1, functools.partial(_work, 1), functools.partial(lambda: 1)], ids=repr
+    "function", [lambda: 1, functools.partial(_work, 1), functools.partial(lambda: 1)], ids=kind
 )
 def test_functions_without_a_name(tasks, function):
     """Need one, for tasks are found by it."""
@@ -638,7 +638,7 @@ class Odd:
 ODD = [raising, 60, "1 minute", -MINUTE, timedelta.max, Array(), object()]
 
 
-@pytest.mark.parametrize("answer", [*ODD, None], ids=repr)
+@pytest.mark.parametrize("answer", [*ODD, None], ids=kind)
 @pytest.mark.parametrize("rule", [Odd, lambda answer: {Exception: Odd(answer)}])
 def test_policies_that_fail(tasks, answer, rule, caplog):
     """The default decides, and a warning says which handler's policy failed, and how."""
@@ -651,7 +651,7 @@ def test_policies_that_fail(tasks, answer, rule, caplog):
     assert ("no idea" in caplog.text) == (answer is raising)
 
 
-@pytest.mark.parametrize("answer", ODD, ids=repr)
+@pytest.mark.parametrize("answer", ODD, ids=kind)
 def test_functions_that_fail(tasks, answer, caplog):
     """As policies that fail."""
     decide = raising if answer is raising else lambda error, attempt: answer
@@ -659,7 +659,7 @@ def test_functions_that_fail(tasks, answer, caplog):
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("answer", [*ODD, None], ids=repr)
+@pytest.mark.parametrize("answer", [*ODD, None], ids=kind)
 @pytest.mark.parametrize("rule", [None, raising, {KeyError: None}])
 def test_a_default_that_fails(tasks, answer, rule, caplog):
     """The library's own policy decides: at most 5 s, give or take a tenth, at first."""

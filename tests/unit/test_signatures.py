@@ -17,6 +17,7 @@ import sqla_taskqueue  # noqa: F401 - an annotation names it
 from sqla_taskqueue import Claim, TaskMixin, UuidId
 from sqla_taskqueue._signatures import Parameters, described, is_coroutine_function
 from sqla_taskqueue.errors import UnfitArguments, UnsupportedHandler
+from tests.strange import kind
 
 if TYPE_CHECKING:
     from nowhere import Missing
@@ -293,7 +294,7 @@ class Generating:
 @pytest.mark.parametrize(
     "function",
     [_generator, _asynchronous_generator, functools.partial(_generator), Generating()],
-    ids=described,
+    ids=kind,
 )
 def test_generators(function):
     """A call would do _nothing, and look like a success."""
@@ -425,7 +426,7 @@ def test_shapes(shape):
         (functools.partial(Service().asynchronous), True),
         (logged(_function), False),
     ],
-    ids=str,
+    ids=kind,
 )
 def test_what_is_to_be_awaited(function, expected):
     """Coroutine functions, objects that are called with one, and partials of either."""
