@@ -356,7 +356,7 @@ def test_unknown_options(tasks):
         ("retry", {int: Fixed()}),
         ("retry", {(ValueError, KeyError): Fixed()}),
     ],
-    ids=repr,
+    ids=kind,
 )
 def test_options_out_of_range(tasks, option, value):
     """Are refused at the decorator, by their name."""
@@ -585,7 +585,7 @@ MAPPING = {
         (ValueError(), DEFAULT.wait),
         (KeyboardInterrupt(), DEFAULT.wait),
     ],
-    ids=repr,
+    ids=kind,
 )
 @pytest.mark.parametrize("order", [list, reversed])
 def test_policies_by_class(tasks, error, wait, order):
