@@ -501,7 +501,7 @@ def test_options_that_are_out_of_range(tasks, session):
         mine.enqueue(session, object())
 
 
-@pytest.mark.parametrize("name", ["other", "", None, 7, Array()], ids=str)
+@pytest.mark.parametrize("name", ["other", "", None, 7, Array()], ids=kind)
 def test_specs_of_another_handler(tasks, session, name):
     """Or of none are refused, by their place."""
     handler = tasks.handler(name="work")(_work)
@@ -517,7 +517,7 @@ def test_specs_that_are_none(tasks, session, specs):
 
 
 @pytest.mark.parametrize(
-    "other", [None, "session", Session, create_engine("sqlite://"), async_sessionmaker()], ids=str
+    "other", [None, "session", Session, create_engine("sqlite://"), async_sessionmaker()], ids=kind
 )
 def test_what_is_no_session(tasks, other):
     """Is a `TypeError` that names the type, at the call."""
