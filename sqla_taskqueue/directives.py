@@ -1,6 +1,7 @@
 """What a handler says instead of a result: try again, run later, give up.
 
-Each may be raised or returned, and means the same either way.
+Each may be raised or returned. It makes a difference where a handler has a session: what it wrote
+is committed together with a directive that it returns, and rolled back when it raises one.
 """
 
 from __future__ import annotations

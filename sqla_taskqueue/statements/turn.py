@@ -4,7 +4,7 @@ A turn writes whatever became of tasks that the worker had, each fenced by its t
 the next ones of one queue and scope. The rows of the two parts never meet: the first finds what
 was claimed when the statement began, the second what was queued.
 
-Claims go lane by lane (see :mod:`.claim`), and in each lane from a *floor*: the place where the
+Claims go lane by lane (see :mod:`._lanes`), and in each lane from a *floor*: the place where the
 worker's last claim ended. Index entries of finished tasks that a held snapshot keeps from vacuum
 lie below it, and are not walked again.
 """
@@ -36,6 +36,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from .._schema import is_state
 from ..dialects import now
 from ..states import EventType, TaskState
+from ._lanes import lanes_of, next_tasks, taken
 from ._parts import (
     CLAIMED,
     NULL,
@@ -48,7 +49,6 @@ from ._parts import (
     sent_json,
     state,
 )
-from .claim import lanes_of, next_tasks, taken
 from .lease import seconds_until
 
 Ends = Literal["none", "direct", "careful"]

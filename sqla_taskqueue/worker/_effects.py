@@ -10,13 +10,15 @@ that was written meanwhile would make the last statement fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session
 
 from ..statements import turn as statements
 from ._jobs import Job, Outcome, ended_params, outcome_of
+from ._service import is_database, is_hopeless
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -32,10 +34,30 @@ class CommitUnclear(Exception):
     """The commit's answer was lost: the effects are there, with the end of the task, or neither."""
 
 
+class NotBegun(Exception):
+    """The database could not be reached before the handler was called; its cause says why."""
+
+
+@contextmanager
+def beginning() -> Iterator[None]:
+    """Tell what keeps a handler from being called from what it raises.
+
+    Raises:
+        NotBegun: The database or its pool has no connection to give, for now.
+    """
+    try:
+        yield
+    except Exception as error:
+        if is_database(error) and not is_hopeless(error):
+            raise NotBegun from error
+        raise
+
+
 def work_in(session: Session, job: Job, actor: str, call: Callable[[], Any]) -> Outcome:
     """Call a plain function and commit what it did together with the end of its task.
 
     Raises:
+        NotBegun: There is no connection for now.
         EffectsLost: The claim no longer holds the task; nothing is written.
         CommitUnclear: The commit's answer was lost.
     """
@@ -55,6 +77,7 @@ async def work_in_async(
     A synchronous session blocks the event loop while it works; its handler wanted it so.
 
     Raises:
+        NotBegun: There is no connection for now.
         EffectsLost: The claim no longer holds the task; nothing is written.
         CommitUnclear: The commit's answer was lost.
     """
@@ -75,7 +98,8 @@ async def work_in_async(
 
 def _begin(session: Session, job: Job) -> None:
     bind = {"mapper": job.core.model.mapper}
-    session.connection(bind_arguments=bind, execution_options=LEVEL)
+    with beginning():
+        session.connection(bind_arguments=bind, execution_options=LEVEL)
 
 
 def _commit(session: Session) -> None:

@@ -6,17 +6,26 @@ import asyncio
 import contextvars
 import inspect
 import queue
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session
 
 from ..directives import Cancel, Retry, Snooze
 from ..values import Holder
-from ._effects import CommitUnclear, EffectsLost, work_in, work_in_async
+from ._effects import (
+    CommitUnclear,
+    EffectsLost,
+    NotBegun,
+    beginning,
+    work_in,
+    work_in_async,
+)
 from ._jobs import (
     Job,
     Outcome,
@@ -35,6 +44,8 @@ if TYPE_CHECKING:
     from ..handlers import AnyHandler
 
 FindHandler = Callable[[type[Any], str, str], "AnyHandler | None"]
+_PUT_OFF = timedelta(seconds=2)
+"""How long a task waits at most whose handler the database kept from being called."""
 EndJob = Callable[[Job, Outcome | None], None]
 
 
@@ -126,8 +137,9 @@ class Executor:
                 async def call() -> Any:
                     task = None
                     if handler.takes_task:
-                        task = session.get(job.core.model.cls, job.id)
-                        task = await task if inspect.isawaitable(task) else task
+                        with beginning():
+                            task = session.get(job.core.model.cls, job.id)
+                            task = await task if inspect.isawaitable(task) else task
                     return await self._called(job, arguments, task, session)
 
                 done = await work_in_async(session, job, self._actor, call)
@@ -141,8 +153,9 @@ class Executor:
         session = self._sessions()
         if isinstance(session, Session):
             return await asyncio.to_thread(_fetched, session, job)
-        async with session:
-            return await session.get(job.core.model.cls, job.id)
+        with beginning():
+            async with session:
+                return await session.get(job.core.model.cls, job.id)
 
     # --- Plain functions, in threads --------------------------------------------------------------
 
@@ -161,7 +174,10 @@ class Executor:
             session = self._sessions()
 
             def call() -> Any:
-                task = session.get(job.core.model.cls, job.id) if handler.takes_task else None
+                task = None
+                if handler.takes_task:
+                    with beginning():
+                        task = session.get(job.core.model.cls, job.id)
                 return self._called(job, arguments, task, session)
 
             return self._written(job, work_in(session, job, self._actor, call))
@@ -189,6 +205,9 @@ class Executor:
         match error:
             case Retry() | Snooze() | Cancel():
                 return directed(job, error)
+            case NotBegun():
+                log.warning("%s is put off: %s", job, error.__cause__)
+                return directed(job, Snooze(_PUT_OFF * random.uniform(0.5, 1)))  # noqa: S311
             case EffectsLost():
                 # Not written: the turn looks who has it.
                 return failed(job, error)
@@ -214,7 +233,7 @@ class Executor:
 
 
 def _fetched(session: Session, job: Job) -> Any:
-    with session:
+    with beginning(), session:
         return session.get(job.core.model.cls, job.id)
 
 

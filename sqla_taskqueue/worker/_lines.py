@@ -43,11 +43,12 @@ class Line(Protocol):
         """Whether the server is at its other end, and not a pooler."""
         ...
 
-    async def run(self, work: Work[T], patience: float = PATIENCE) -> T:
+    async def run(self, work: Work[T], patience: float | None = None) -> T:
         """Run *work* with the connection; connect first if need be.
 
         Raises:
-            TimeoutError: It took longer than *patience*, in seconds; the connection is given up.
+            TimeoutError: It took longer than *patience*, in seconds, or ``PATIENCE``; the
+                connection is given up.
         """
         ...
 
@@ -121,7 +122,8 @@ class _AsyncLine:
         self._driver: Any = None
         self.direct = False
 
-    async def run(self, work: Work[T], patience: float = PATIENCE) -> T:
+    async def run(self, work: Work[T], patience: float | None = None) -> T:
+        patience = patience or PATIENCE
         connection = await self._connected(patience)
         given_up = asyncio.get_running_loop().call_later(patience, sever, self._driver)
         try:
@@ -185,7 +187,8 @@ class _SyncLine:
             self._seat = _Seat(self._engine, self._name, self._lock_timeout)
         return self._seat
 
-    async def run(self, work: Work[T], patience: float = PATIENCE) -> T:
+    async def run(self, work: Work[T], patience: float | None = None) -> T:
+        patience = patience or PATIENCE
         seat = self._taken()
         future = seat.call(work)
         given_up = asyncio.get_running_loop().call_later(patience, self._give_up, seat, future)

@@ -69,7 +69,16 @@ class Source:
         found: list[tuple[int, Position]] = [(job.priority, job.position) for job in jobs]
         self.floor.learn(look, now, seconds, found, limit=limit)
         self.empty = look == "full" and not jobs
-        self.ready_at = now if len(jobs) == limit else max(self.floor.next_full, now)
+        # Not later than somebody has asked for meanwhile, who knows of what the look came too
+        # early for.
+        self.ready_at = min(
+            self.ready_at, now if len(jobs) == limit else max(self.floor.next_full, now)
+        )
+
+    def rest(self, until: float) -> None:
+        """Look no sooner than *until*, unless woken: nothing was there."""
+        if self.ready_at > 0.0:
+            self.ready_at = until
 
     def wake(self) -> None:
         """Look again at once."""
@@ -145,7 +154,7 @@ class Sources:
     def query(self, connection: Connection) -> list[Any]:
         """Return the scopes and queues that have queued tasks."""
         statement = next(iter(self._cores.values())).statements(statements.scopes)
-        return list(connection.execute(statement).tuples())
+        return [*connection.execute(statement)]
 
     def found(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take in the scopes and queues that have queued tasks; forget the others."""

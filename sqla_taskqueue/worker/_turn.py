@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -84,6 +85,7 @@ class Turn:
             group.model: deque() for group in groups
         }
         self._busy: list[Outcome] = []
+        self._sent: Sequence[Outcome] = ()
         self._unsure: list[tuple[Source, UUID]] = []
         self._careful_until = 0.0
         self._conflicts = 0
@@ -127,8 +129,9 @@ class Turn:
 
     @property
     def unwritten(self) -> int:
-        """How many outcomes are not written yet."""
-        return len(self._busy) + sum(len(queue) for queue in self._pending.values())
+        """How many outcomes are not known to be written yet."""
+        waiting = sum(len(queue) for queue in self._pending.values())
+        return len(self._sent) + len(self._busy) + waiting
 
     # --- The loop ------------------------------------------------------------------------------
 
@@ -167,8 +170,9 @@ class Turn:
             index = (self._group + step) % len(self._groups)
             group = self._groups[index]
             if group.finds and group.find_at <= now:
+                # Before the query: whoever wakes it meanwhile knows of what it comes too early for.
+                group.find_at = now + self._jittered()
                 group.found(await self._line.run(group.query))
-                group.find_at = asyncio.get_running_loop().time() + self._jittered()
             if (source := group.ready(now)) is not None:
                 self._group = index + 1
                 return source
@@ -222,12 +226,17 @@ class Turn:
         # In the order of their keys: two workers that end each other's tasks never deadlock.
         outcomes.sort(key=lambda outcome: outcome.job.key)
         limit = min(self._slots - self.running, self._most) if source is not None else 0
-        look: Look | None = source.floor.look(began) if source is not None else None
+        look: Look | None = None
+        if source is not None:
+            look = source.floor.look(began)
+            source.ready_at = inf
         token = uuid4()
         work = self._work(model, outcomes, source, look, limit, token, began)
+        self._sent = outcomes
         try:
             ended, rows, due = await self._line.run(work)
         except Exception as error:
+            self._sent = ()
             if not self._is_conflict(error, began):
                 for outcome in outcomes:
                     outcome.uncertain = True
@@ -236,16 +245,18 @@ class Turn:
                 pending.extendleft(reversed(outcomes))
                 raise
             pending.extendleft(reversed(outcomes))
+            if source is not None:
+                source.wake()
             return
+        self._sent = ()
         self._conflicts = 0
         now = loop.time()
         if source is not None and look is not None:
             jobs = [Job(source, row, token) for row in rows]
             source.learn(look, now, now - began, jobs, limit=limit)
             if source.empty:
-                source.ready_at = now + self._jittered()
-                if due is not None:
-                    source.ready_at = min(source.ready_at, now + max(due, 0.0) + _DUE)
+                rest = self._jittered()
+                source.rest(now + (rest if due is None else min(rest, max(due, 0.0) + _DUE)))
             self._begin(jobs)
         await self._account(model, outcomes, set(ended))
 
@@ -356,11 +367,8 @@ class Turn:
     async def _adopt(self, source: Source, token: UUID) -> None:
         """Take over what a turn has claimed whose answer was lost."""
         statement = source.core.statements(statements.claimed_under)
-        rows = await self._line.run(
-            lambda connection: list(
-                connection.execute(statement, {**source.core.inside, "tq_token": token}).tuples()
-            )
-        )
+        params = {**source.core.inside, "tq_token": token}
+        rows = await self._line.run(lambda connection: [*connection.execute(statement, params)])
         if rows:
             log.info("%d claims are taken over whose answer was lost", len(rows))
         self._begin([Job(source, row, token) for row in rows])

@@ -51,9 +51,16 @@ class Works:
             sent = [await queue.enqueue(session, name, one, **options) for one in payloads]
         return [one.id for one in sent]
 
+    def new_engine(self, **options: Any) -> Any:
+        """Make an engine whose connections are known as a worker's."""
+        name = {"application_name": "worker"}
+        connect = {"server_settings": name} if self.twin.driver.name == "asyncpg" else name
+        connect = connect | options.pop("connect_args", {})
+        return self.twin.new_engine(connect_args=connect, **options)
+
     def new_worker(self, **options: Any) -> Worker:
         """Make a worker with an engine of its own, one that a lost wake-up would keep waiting."""
-        engine = options.pop("engine", None) or self.twin.new_engine()
+        engine = options.pop("engine", None) or self.new_engine()
         options = {"poll": NEVER, "sweep": NEVER, "concurrency": 10} | options
         return Worker(engine, self.handlers, **options)
 
@@ -86,9 +93,7 @@ class Works:
             row.pid
             for row in self.twin.sql(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-                " AND application_name NOT IN ('admin', 'listener')"
-                " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-                " AND query LIKE %(like)s",
+                " AND application_name = 'worker' AND query LIKE %(like)s",
                 like=like,
             )
         ]
