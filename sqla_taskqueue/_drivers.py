@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,16 @@ def _chain(error: BaseException) -> Iterator[Any]:
         pending += [current.__context__, getattr(current, "orig", None), current.__cause__]
 
 
+_REFUSALS = (
+    (re.compile('database ".*" does not exist'), "3D000"),
+    (re.compile('role ".*" does not exist|no pg_hba.conf entry'), "28000"),
+    (re.compile("password authentication failed|no password supplied"), "28P01"),
+    (re.compile("permission denied for database"), "42501"),
+)
+"""libpq keeps the SQLSTATE of a connection that was refused to itself: its text has to do, where
+the server speaks English."""
+
+
 def sqlstate(error: BaseException) -> str | None:
     """Return the SQLSTATE of a database error, or None if there is none."""
     for one in _chain(error):
@@ -40,6 +51,9 @@ def sqlstate(error: BaseException) -> str | None:
         state = getattr(one, "sqlstate", None) or getattr(one, "pgcode", None)
         if isinstance(state, str):
             return state
+    words = str(error)
+    if "connection" in words:
+        return next((state for pattern, state in _REFUSALS if pattern.search(words)), None)
     return None
 
 

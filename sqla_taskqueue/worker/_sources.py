@@ -84,6 +84,10 @@ class Source:
         """Look again at once."""
         self.ready_at = 0.0
 
+    def look_by(self, then: float) -> None:
+        """Look again at *then* if not before: a task is due."""
+        self.ready_at = min(self.ready_at, then)
+
 
 class Sources:
     """The sources of one task class: known from the start, or found in its scopes.

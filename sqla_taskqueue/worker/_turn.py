@@ -20,7 +20,7 @@ from ..models import TaskModel, value_of
 from ..statements import batch as batch_statements
 from ..statements import turn as statements
 from ..statements import wakeup
-from ..states import EventType, TaskState
+from ..states import TaskState
 from ..values import Holder
 from ._jobs import Job, Outcome, ended_params, log, sent_keys
 from ._service import wait_for
@@ -327,10 +327,15 @@ class Turn:
 
     def _done(self, outcome: Outcome) -> None:
         job = outcome.job
-        if outcome.type in (EventType.RELEASED, EventType.RETRIED) and not outcome.delay:
-            job.source.floor.lower(job.priority, job.position)
-            job.source.wake()
-            self._given_back[job.core.name] = job.core
+        if outcome.state is TaskState.QUEUED:
+            if outcome.delay:
+                # Nobody announces it, and the next poll may be long after.
+                seconds = outcome.delay.total_seconds()
+                job.source.look_by(asyncio.get_running_loop().time() + seconds + _DUE)
+            else:
+                job.source.floor.lower(job.priority, job.position)
+                job.source.wake()
+                self._given_back[job.core.name] = job.core
         self._settle(job)
 
     def _settle(self, job: Job) -> None:
