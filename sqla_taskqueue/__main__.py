@@ -23,9 +23,10 @@ def main() -> None:
         name = (missing.name or "").partition(".")[0]
         if name not in _COMMAND_LINE:
             raise
+        extra = "demo" if sys.argv[1:2] == ["demo"] else "cli"
         print(
             f"This command needs {name}, which is not installed: "
-            "pip install 'sqla-taskqueue[demo]'",
+            f"pip install 'sqla-taskqueue[{extra}]'",
             file=sys.stderr,
         )
         raise SystemExit(2) from None
@@ -35,6 +36,7 @@ def main() -> None:
 def _app() -> typer.Typer:
     import typer  # noqa: PLC0415 - belongs to an extra
 
+    from .cli.command import worker  # noqa: PLC0415 - as above
     from .demo.command import demo  # noqa: PLC0415 - as above
 
     app = typer.Typer(
@@ -55,6 +57,7 @@ def _app() -> typer.Typer:
             print(f"sqla_taskqueue {__version__}")
             raise typer.Exit
 
+    app.command()(worker)
     app.command()(demo)
     return app
 

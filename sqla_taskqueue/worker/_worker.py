@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
@@ -110,6 +110,19 @@ class Worker:
         }
         self.sessions: Callable[[], Any] = _sessions(engine) if sessions is None else sessions
         self._run: Run | None = None
+        self._options = {
+            "queues": None if queues is None else [core.name for core in self.cores],
+            "scopes": self.scopes,
+            "concurrency": concurrency,
+            "name": name,
+            "lease": lease,
+            "poll": poll,
+            "grace": grace,
+            "listen": listen,
+            "sessions": sessions,
+            "sweep": sweep,
+            "prune": prune,
+        }
 
     def __repr__(self) -> str:
         queues = ", ".join(repr(core.name) for core in self.cores)
@@ -128,6 +141,14 @@ class Worker:
     def find(self, model: type[Any], queue: str, name: str) -> AnyHandler | None:
         """Return the handler of a task."""
         return self._handlers.get((model, queue, name))
+
+    def replace(self, **options: Any) -> Self:
+        """Return a worker with the same engine, handlers and options, but for those given.
+
+        Raises:
+            InvalidArgument: An option is out of range.
+        """
+        return type(self)(self.engine, *self._registries, **{**self._options, **options})
 
     async def run(self) -> None:
         """Work until :meth:`stop` is called, and end in order.
