@@ -106,6 +106,12 @@ class QueueCore(Generic[TaskT]):
             bound.__dict__.pop(derived, None)
         return bound
 
+    def sharing(self, other: QueueCore[TaskT]) -> QueueCore[TaskT]:
+        """Return this queue with the statements of another one of the same class."""
+        like = self.scoped({})
+        like.model, like.statements = other.model, other.statements
+        return like
+
     @cached_property
     def inside(self) -> dict[str, Any]:
         """Parameters that bind the queue and its scope."""

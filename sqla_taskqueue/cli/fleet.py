@@ -46,7 +46,7 @@ class Fleet:
         self._grace = grace
         # Signal handlers put into it, too: this queue may be entered again in the middle.
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._children: dict[subprocess.Popen[bytes], float] = {}
+        self._children: dict[subprocess.Popen[Any], float] = {}
 
     def run(self, stopper: Stopper) -> int:
         """Start the processes and replace those that end; return the exit status."""
@@ -83,7 +83,7 @@ class Fleet:
         if os.name == "posix":
             # The terminal's Ctrl-C is for the parent, which passes it on once.
             options["process_group"] = 0
-        child = subprocess.Popen(  # noqa: S603 - this very command
+        child: subprocess.Popen[Any] = subprocess.Popen(  # noqa: S603 - this very command
             [sys.executable, *self._arguments],
             stdin=subprocess.PIPE,
             env={**os.environ, CHILD: "1"},

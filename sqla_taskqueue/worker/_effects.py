@@ -10,7 +10,7 @@ that was written meanwhile would make the last statement fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ class NotBegun(Exception):
 
 
 @contextmanager
-def beginning() -> Iterator[None]:
+def beginning() -> Generator[None]:
     """Tell what keeps a handler from being called from what it raises.
 
     Raises:

@@ -22,7 +22,7 @@ from ..statements import turn as statements
 from ..statements import wakeup
 from ..states import TaskState
 from ..values import Holder
-from ._jobs import Job, Outcome, ended_params, log, sent_keys
+from ._jobs import Job, Outcome, ended_params, log, released, sent_keys
 from ._service import wait_for
 
 if TYPE_CHECKING:
@@ -309,7 +309,11 @@ class Turn:
         return False
 
     def _begin(self, jobs: Sequence[Job]) -> None:
-        if jobs:
+        if not self._claiming:
+            # The worker was stopped while the claim was under way.
+            for job in jobs:
+                self.end(released(job))
+        elif jobs:
             self.running += len(jobs)
             self._start(jobs)
 

@@ -110,7 +110,7 @@ class Worker:
         }
         self.sessions: Callable[[], Any] = _sessions(engine) if sessions is None else sessions
         self._run: Run | None = None
-        self._options = {
+        self._options: dict[str, Any] = {
             "queues": None if queues is None else [core.name for core in self.cores],
             "scopes": self.scopes,
             "concurrency": concurrency,
@@ -226,9 +226,13 @@ def _chosen(
 ) -> list[QueueCore[Any]]:
     """Return the queues to work on, each once."""
     cores: dict[tuple[type[Any], str], QueueCore[Any]] = {}
+    first: dict[type[Any], QueueCore[Any]] = {}
     for registry in registries:
         for queue in registry.queues:
-            cores.setdefault((queue.model, queue.name), queue._core)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            core = queue._core  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            # One statement may end tasks of several queues.
+            core = core.sharing(first.setdefault(queue.model, core))
+            cores.setdefault((queue.model, queue.name), core)
     if names is None:
         return list(cores.values())
     wanted = checks.items("queues", names, "names")

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 
 from sqla_taskqueue import TaskSpec, should_stop
+from sqla_taskqueue.worker._sources import Source
 from tests.workers.working import MS, NEVER, SECOND, running
 
 AT_ONCE = timedelta(0)
@@ -91,6 +92,30 @@ async def test_what_is_given_back_is_announced(works):
             go.set()
             await works.until(done=1)
     assert works.twin.sql("SELECT attempt FROM tasks") == [(1,)]
+
+
+async def test_what_is_claimed_in_the_moment_of_the_stop_is_given_back(works, monkeypatch):
+    """The claim was under way when the worker was stopped: no handler is begun."""
+    began = []
+
+    @works.handlers.handler
+    async def work() -> None:
+        began.append(1)
+
+    worker = works.new_worker(grace=LONG)
+    await works.send("work", *[None] * 3)
+    learn = Source.learn
+
+    def stop_and_learn(*args, **kwargs):
+        worker._run._turn.stop_claiming()  # as stop() does, in the same moment
+        worker.stop()
+        return learn(*args, **kwargs)
+
+    monkeypatch.setattr(Source, "learn", stop_and_learn)
+    async with running(worker) as run, asyncio.timeout(15):
+        await run
+    assert began == []
+    assert works.twin.sql("SELECT DISTINCT state, attempt FROM tasks") == [("queued", 0)]
 
 
 async def test_cancelling_ends_the_worker_at_once(works):
