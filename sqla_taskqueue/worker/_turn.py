@@ -253,6 +253,8 @@ class Turn:
         now = loop.time()
         if source is not None and look is not None:
             jobs = [Job(source, row, token) for row in rows]
+            # As they were claimed: the statement returns them in whatever order it wrote them.
+            jobs.sort(key=_order)
             source.learn(look, now, now - began, jobs, limit=limit)
             if source.empty:
                 rest = self._jittered()
@@ -381,6 +383,10 @@ class Turn:
         if rows:
             log.info("%d claims are taken over whose answer was lost", len(rows))
         self._begin([Job(source, row, token) for row in rows])
+
+
+def _order(job: Job) -> tuple[Any, ...]:
+    return job.priority, job.position
 
 
 def _run(
