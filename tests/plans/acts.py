@@ -5,8 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
-from sqla_taskqueue import Queue, TaskSpec
+from sqla_taskqueue import Cancel, Holder, Queue, Snooze, TaskSpec
+from sqla_taskqueue.statements import turn as turns
+from sqla_taskqueue.worker._jobs import Job, directed, failed, outcome_of, released
+from sqla_taskqueue.worker._sources import Source, Sources
+from sqla_taskqueue.worker._turn import Turn
 from tests.plans.filling import AUDITED, CELL, LOGGED, Host
 
 if TYPE_CHECKING:
@@ -293,6 +298,104 @@ def heartbeat_many_lost(scene: Scene) -> None:
     """Ten leases that were lost."""
     scene.queue.complete_many(scene.session, scene.claims)
     assert not any(scene.queue.heartbeat_many(scene.session, scene.claims))
+
+
+# --- The worker --------------------------------------------------------------------------------
+
+
+class SessionLine:
+    """A worker's connection that is the scene's."""
+
+    def __init__(self, session: Session, *, direct: bool) -> None:
+        self.connection = session.connection()
+        self.direct = direct
+
+    async def run(self, work: Any, patience: float | None = None) -> Any:
+        """Run work."""
+        return work(self.connection)
+
+
+def worker_of(scene: Scene, *, direct: bool = True) -> tuple[Turn, Source, list[Job]]:
+    """Return a worker's turn, the scene's queue as its source, and the claims as its jobs."""
+    core = scene.queue._core
+    sources = Sources([core], None, {core.name: DAY})
+    taking = Turn(
+        SessionLine(scene.session, direct=direct),
+        [sources],
+        slots=1_000,
+        holder=Holder(WORKER),
+        poll=1.0,
+        start=lambda jobs: None,
+        settled=lambda job: None,
+        lost=lambda job: None,
+    )
+    [source] = sources
+    return taking, source, [job_of(source, claim) for claim in scene.claims]
+
+
+def job_of(source: Source, claim: Claim[Any]) -> Job:
+    """Return a claim as a worker has it."""
+    task, model = claim.task, source.model
+    read = [model.mapper.get_property_by_column(column).key for column in model.primary_key]
+    row = [*(getattr(task, name) for name in read), claim.name, claim.payload, claim.attempt]
+    row += [claim.max_attempts, claim.key, claim.lease.expires_at, task.priority, task.run_at]
+    return Job(source, row, claim.lease.token)
+
+
+FORMS = [
+    f"{ends}-{look}"
+    for ends in ("none", "direct", "careful")
+    for look in ("none", "full", "back", "floor")
+    if (ends, look) != ("none", "none")
+]
+
+
+@act("claim", "pkey", rows=20, form=tuple(FORMS))
+def turn(scene: Scene, form: str) -> None:
+    """Ten tasks ended in every way, ten others claimed, in one statement."""
+    ends, look = form.split("-")
+    taking, source, jobs = worker_of(scene, direct=ends != "careful")
+    makers = [
+        lambda job: outcome_of(job, {"n": 1}),
+        lambda job: failed(job, ValueError("no")),
+        lambda job: directed(job, Snooze(DAY)),
+        lambda job: directed(job, Cancel("no")),
+        released,
+    ]
+    outcomes = [makers[n % 5](job) for n, job in enumerate(jobs) if ends != "none"]
+    for priority in range(5):
+        source.floor.lanes[priority] = jobs[0].position
+    claiming = None if look == "none" else (source, look, 10, uuid4(), 0.0)
+    where, what, *rest = claiming or (None, None, 0, uuid4(), 0.0)
+    work = taking._work(source.model, outcomes, where, what, *rest)
+    ended, claimed, _ = work(scene.session.connection())
+    assert sorted(ended) == [*range(1, len(outcomes) + 1)]
+    assert len(claimed) == (0 if look == "none" else 10)
+
+
+@act("claim", "pkey", "lease", rows=10)
+def claimed_under(scene: Scene) -> None:
+    """What was claimed under one token."""
+    core = scene.queue._core
+    params = {**core.inside, "tq_token": scene.claim.lease.token}
+    rows = scene.session.connection().execute(core.statements(turns.claimed_under), params).all()
+    assert len(rows) == len({claim.lease.token for claim in scene.claims}) or len(rows) == 10
+
+
+@act("claim", "pkey")
+def next_due(scene: Scene) -> None:
+    """When the next task is due, beside all that is due already and all that is not."""
+    core = scene.queue._core
+    seconds = scene.session.connection().scalar(core.statements(turns.next_due), core.inside)
+    assert seconds is None or seconds > 0
+
+
+@act("claim", "pkey")
+def scopes(scene: Scene) -> None:
+    """Which scopes and queues have tasks."""
+    core = scene.queue._core
+    rows = scene.session.connection().execute(core.statements(turns.scopes)).all()
+    assert (*scene.host.scope.values(), scene.queue.name) in {tuple(row) for row in rows}
 
 
 # --- Upkeep ------------------------------------------------------------------------------------
