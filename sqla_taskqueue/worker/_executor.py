@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 FindHandler = Callable[[type[Any], str, str], "AnyHandler | None"]
 _PUT_OFF = timedelta(seconds=2)
 """How long a task waits at most whose handler the database kept from being called."""
+_COME, _END = "come", "end"
+"""What threads are told."""
 EndJob = Callable[[Job, Outcome | None], None]
 
 
@@ -83,6 +85,7 @@ class Executor:
         """Begin to work on claimed jobs."""
         loop = asyncio.get_running_loop()
         now = loop.time()
+        plain: list[Job] = []
         for job in jobs:
             handler = job.handler = self._find(job.core.model.cls, job.core.name, job.name)
             self.jobs[job] = None
@@ -98,7 +101,9 @@ class Executor:
             if handler.is_async:
                 job.task = loop.create_task(self._await(job))
             else:
-                self._crew.put(job)
+                plain.append(job)
+        if plain:
+            self._crew.put(plain)
 
     def tell(self, job: Job, why: Told) -> None:
         """Ask a handler to end; a coroutine is cancelled."""
@@ -243,6 +248,12 @@ class Crew:
     Not a ``ThreadPoolExecutor``: its threads keep the process from ending, each call costs a
     future and two wake-ups of the event loop, and a batch of short jobs should cost one.
 
+    Nor is a thread woken for each job, or the event loop for each that has ended. A thread that
+    takes a job while others wait calls one more thread, which comes to work only once the first
+    lets go of the interpreter's lock; it may have done all that was waiting by then. The loop is
+    told by a thread that comes or that finds nothing more to do: if a job takes long, the thread
+    that was called tells of those that ended before it.
+
     Args:
         most: How many threads there may be.
         run: What a thread does with a job.
@@ -258,41 +269,64 @@ class Crew:
         self._most = most
         self._run = run
         self._ended = ended
-        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._inbox: deque[Job] = deque()
+        self._calls: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._outbox: deque[tuple[Job, Outcome | None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = contextvars.copy_context()
         self._threads = 0
         self._waiting = 0
+        self._called = False
         self._told = False
 
-    def put(self, job: Job) -> None:
-        """Have a thread work on a job."""
+    def put(self, jobs: Sequence[Job]) -> None:
+        """Have threads work on jobs."""
         self._loop = asyncio.get_running_loop()
-        self._waiting += 1
-        if self._threads < min(self._waiting, self._most):
+        self._waiting += len(jobs)
+        self._inbox.extend(jobs)
+        self._call()
+        while self._threads < min(self._waiting, self._most):
             self._threads += 1
             name = f"taskqueue handler {self._threads}"
             threading.Thread(target=self._work, name=name, daemon=True).start()
-        self._inbox.put(job)
 
     def close(self) -> None:
         """Let the threads end once they are idle."""
         for _ in range(self._threads):
-            self._inbox.put(None)
+            self._calls.put(_END)
+
+    def _call(self) -> None:
+        """Wake a thread, unless one was called that has not come yet."""
+        if not self._called:
+            self._called = True
+            self._calls.put(_COME)
 
     def _work(self) -> None:
-        while (job := self._inbox.get()) is not None:
-            outcome = self._context.copy().run(self._run, job)
-            self._outbox.append((job, outcome))
-            if not self._told:
-                # Before the loop looks it takes this back: what is appended later is told again.
-                self._told = True
-                assert self._loop is not None
-                # Closed when the worker is gone, and nobody waits any more.
-                with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._collect)
-            del job, outcome
+        while self._calls.get() is _COME:
+            # Before it looks: whoever puts a job into the inbox from now on calls again.
+            self._called = False
+            self._tell()
+            while self._inbox:
+                try:
+                    job = self._inbox.popleft()
+                except IndexError:
+                    break  # another thread was faster
+                if self._inbox:
+                    self._call()
+                outcome = self._context.copy().run(self._run, job)
+                self._outbox.append((job, outcome))
+                del job, outcome
+            self._tell()
+
+    def _tell(self) -> None:
+        """Have the event loop take what has ended."""
+        if self._outbox and not self._told:
+            # Before the loop looks it takes this back: what is appended later is told again.
+            self._told = True
+            assert self._loop is not None
+            # Closed when the worker is gone, and nobody waits any more.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
         """Take what the threads have done, in the event loop."""
