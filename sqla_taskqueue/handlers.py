@@ -48,6 +48,7 @@ R = TypeVar("R")
 # would take a session, too, but none is injected there.
 FirstT = TypeVar("FirstT", bound="TaskMixin | Claim[Any] | Session | AsyncSession")
 SecondT = TypeVar("SecondT", bound="TaskMixin | Claim[Any] | Session | AsyncSession")
+ThirdT = TypeVar("ThirdT", bound="TaskMixin | Claim[Any] | Session | AsyncSession")
 
 log = logging.getLogger("sqla_taskqueue.handlers")
 
@@ -176,6 +177,14 @@ class HandlerDecorator(Generic[TaskT]):
     def __call__(
         self, function: Callable[Concatenate[FirstT, _Anything, ...], R], /
     ) -> Handler[..., ..., R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[FirstT, SecondT, _Anything, ...], R], /
+    ) -> Handler[..., ..., R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[FirstT, SecondT, ThirdT, Q], R], /
+    ) -> Handler[Concatenate[FirstT, SecondT, ThirdT, Q], Q, R]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[FirstT, SecondT, Q], R], /

@@ -60,7 +60,7 @@ def _held(session: Session) -> Counter[int]:
     )
     held: Counter[int] = Counter()
     for worker, count in rows:
-        held[int(str(worker).partition("-")[0].removeprefix("p"))] += count
+        held[int(str(worker).removeprefix("worker-"))] += count
     return held
 
 

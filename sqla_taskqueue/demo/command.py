@@ -30,12 +30,15 @@ def demo(
         int, typer.Option(min=1, metavar="N", help="How many tasks to enqueue.")
     ] = 2_000,
     workers: Annotated[
-        int, typer.Option(min=1, max=1_000, metavar="N", help="How many workers race.")
-    ] = 50,
-    processes: Annotated[
         int,
-        typer.Option(min=1, max=40, metavar="N", help="How many processes the workers live in."),
+        typer.Option(
+            min=1, max=15, metavar="N", help="How many workers race, each in its own process."
+        ),
     ] = 5,
+    concurrency: Annotated[
+        int,
+        typer.Option(min=1, max=1_000, metavar="N", help="How many tasks each does at once."),
+    ] = 10,
     driver: Annotated[
         Driver | None,
         typer.Option(
@@ -47,7 +50,8 @@ def demo(
         bool | None,
         typer.Option(
             "--sync/--async",
-            help="Workers as threads or as asyncio tasks; by default what the driver does.",
+            help="Handlers as plain functions in threads or as coroutines; by default what the driver "
+            "does.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +68,7 @@ def demo(
         settings = choose(
             tasks=tasks,
             workers=workers,
-            processes=processes,
+            concurrency=concurrency,
             driver=driver,
             sync=sync,
             url=url,

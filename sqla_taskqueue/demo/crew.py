@@ -70,14 +70,14 @@ class Crew:
         self._orders = [
             Orders(
                 number=number,
-                workers=tuple(f"p{number}-w{index:02}" for index in range(1, size + 1)),
+                concurrency=settings.concurrency,
                 url=database.url.render_as_string(hide_password=False),
                 schema=database.schema,
                 is_async=settings.is_async,
                 pool=settings.pool,
                 log=folder / f"claims-{number}.jsonl",
             )
-            for number, size in enumerate(settings.crews, 1)
+            for number in range(1, settings.workers + 1)
         ]
         self.members: dict[int, Member] = {}
 

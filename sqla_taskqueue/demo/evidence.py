@@ -6,8 +6,9 @@ import json
 import os
 import time
 from collections import Counter, defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import func, select
@@ -16,7 +17,7 @@ from .. import EventType, TaskState
 from .host import Delivery, Task, TaskEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
     from pathlib import Path
 
     from sqlalchemy.orm import Session
@@ -37,7 +38,7 @@ _ENDS = frozenset(
 
 
 class Logged(NamedTuple):
-    """A claim as the worker that got it wrote it down."""
+    """A claim as the handler that got it wrote it down."""
 
     task: UUID
     round: int
@@ -57,42 +58,33 @@ class Event(NamedTuple):
     actor: str | None
 
 
-def entries(claims: Iterable[Claim[Task]]) -> list[Logged]:
-    """Return what is to be written down; to be called while the claiming session is open."""
-    at = time.time()
-    return [
-        Logged(
-            claim.id,
-            claim.task.round,
-            claim.attempt,
-            claim.lease.token,
-            claim.lease.holder.worker,
-            at,
-        )
-        for claim in claims
-    ]
-
-
 class ClaimLog:
-    """A file to which one process appends the claims its workers got, before they work on them.
+    """A file to which one process appends the claims its handlers get, before they do anything.
 
     Each call is one write to the operating system: nothing is kept in the process, where a
     SIGKILL would lose it, and lines of several threads do not mix.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self) -> None:
+        self._file: int | None = None
+
+    @contextmanager
+    def to(self, path: Path) -> Generator[None]:
+        """Write to a file."""
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            yield
+        finally:
+            os.close(self._file)
+            self._file = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        os.close(self._file)
-
-    def write(self, claims: list[Logged]) -> None:
-        """Append claims that were committed."""
-        lines = (json.dumps(claim._asdict(), default=str) + "\n" for claim in claims)
-        os.write(self._file, "".join(lines).encode())
+    def write(self, claim: Claim[Task]) -> None:
+        """Append a claim."""
+        assert self._file is not None
+        holder = claim.lease.holder.worker
+        token = claim.lease.token
+        noted = Logged(claim.id, claim.task.round, claim.attempt, token, holder, time.time())
+        os.write(self._file, f"{json.dumps(noted._asdict(), default=str)}\n".encode())
 
 
 def read_logs(paths: Iterable[Path]) -> list[Logged]:
@@ -126,6 +118,12 @@ class Evidence:
     events: list[Event]
     deliveries: Counter[UUID]
     killed: frozenset[str] = frozenset()
+
+
+def reclaimed(session: Session) -> int:
+    """Return how many leases ran out and were taken back."""
+    query = select(func.count()).where(TaskEvent.type == EventType.RECLAIMED)
+    return session.execute(query).scalar_one()
 
 
 def gather(
@@ -243,8 +241,16 @@ def _disagreements(evidence: Evidence) -> dict[str, set[UUID]]:
         for e in evidence.events
         if e.type == EventType.CLAIMED
     }
-    # A killed worker may have been killed between the commit of its claim and its note of it.
-    unseen = {claim for claim in recorded - logged if claim[3] not in evidence.killed}
+    # A worker may have been killed between the commit of its claim and its handler's note of it;
+    # or its lease ran out and was taken back before the handler began.
+    taken_back = {
+        (e.task, e.round, e.attempt) for e in evidence.events if e.type == EventType.RECLAIMED
+    }
+    unseen = {
+        claim
+        for claim in recorded - logged
+        if claim[3] not in evidence.killed and claim[:3] not in taken_back
+    }
     claims: Counter[UUID] = Counter()
     ends: Counter[UUID] = Counter()
     completed: defaultdict[UUID, int] = defaultdict(int)

@@ -51,6 +51,5 @@ class Delivery(Base):
     worker: Mapped[str]
 
 
-# The demo's workers poll, so nobody would hear a notification.
-welcomes = Queue(Task, "welcomes", notify="off")
-async_welcomes = AsyncQueue(Task, "welcomes", notify="off")
+welcomes = Queue(Task, "welcomes")
+async_welcomes = AsyncQueue(Task, "welcomes")

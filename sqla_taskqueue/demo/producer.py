@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from .host import User, async_welcomes, welcomes
+from .host import User
 from .settings import PER_TRANSACTION
+from .welcome import welcome, welcome_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +28,8 @@ def sign_up(session: Session, emails: list[str], *, doomed: bool = False) -> lis
     session.add_all(users)
     session.flush()  # gives them their ids
     sent = [
-        welcomes.enqueue(
-            session,
-            "welcome",
-            {"email": user.email},
-            key=f"welcome {user.email}",
-            values={"user_id": user.id},
+        welcome.options(key=f"welcome {user.email}", values={"user_id": user.id}).enqueue(
+            session, email=user.email
         )
         for user in users
     ]
@@ -49,13 +46,9 @@ async def sign_up_async(
     session.add_all(users)
     await session.flush()  # gives them their ids
     sent = [
-        await async_welcomes.enqueue(
-            session,
-            "welcome",
-            {"email": user.email},
-            key=f"welcome {user.email}",
-            values={"user_id": user.id},
-        )
+        await welcome_async.options(
+            key=f"welcome {user.email}", values={"user_id": user.id}
+        ).enqueue(session, email=user.email)
         for user in users
     ]
     if doomed:

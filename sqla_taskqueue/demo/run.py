@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from .accident import Accident, kill_one
 from .crew import Crew
 from .database import Database, schema_of_its_own, server_version
-from .evidence import gather, judge
+from .evidence import gather, judge, reclaimed
 from .host import welcomes
 from .producer import enqueue_all, enqueue_in_vain
 from .report import Report
 from .server import server
-from .settings import FAILING, LEASE, MOST_CLAIMED, PER_TRANSACTION
+from .settings import FAILING, LEASE, PER_TRANSACTION
 from .signals import Signals
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .show import Show, Track
 
 _GLANCE = 0.1
-_SWEEP = 0.25
-"""Seconds between two looks for leases that ran out."""
 _STANDSTILL = 30.0
 """Seconds without a task done after which the race is called off."""
 _ACCIDENT_AT = 0.25
@@ -47,8 +45,8 @@ def run(settings: Settings, show: Show) -> Report:
         folder = Path(name)
         show.title(
             "A task queue in an application's own tables",
-            f"{_count(settings.tasks, 'task')}, {_count(settings.workers, 'worker')} in "
-            f"{_count(settings.processes, 'process')}: each task is to be done exactly once.",
+            f"{_count(settings.tasks, 'task')} for {_count(settings.workers, 'worker')} of "
+            f"{_count(settings.concurrency, 'handler')}: each is to be done exactly once.",
         )
         show.step("Database")
         if settings.url is None:
@@ -71,9 +69,9 @@ def _perform(
     with Crew(settings, database, folder) as crew:  # the processes start up meanwhile
         enqueued = _enqueue(settings, show, signals, database)
         show.step("Race")
-        kind = "asyncio tasks" if settings.is_async else "threads"
+        kind = "coroutines" if settings.is_async else "threads"
         show.say(
-            f"Workers ({kind}) claim 1 to {MOST_CLAIMED} tasks at a time under leases of "
+            f"Workers claim what they have free handlers ({kind}) for, under leases of "
             f"{LEASE.total_seconds():g} s. The first attempt of every {FAILING}th task fails."
         )
         crew.begin(signals)
@@ -87,7 +85,7 @@ def _perform(
                 session,
                 enqueued=enqueued,
                 logs=crew.logs,
-                killed=[worker for member in killed for worker in member.orders.workers],
+                killed=[member.orders.worker for member in killed],
             )
         )
     report = Report(
@@ -127,7 +125,7 @@ def _enqueue(settings: Settings, show: Show, signals: Signals, database: Databas
 
 
 class Race:
-    """The workers at work, watched: counts them, sweeps after them, and kills a process."""
+    """The workers at work, watched: counts what they do, and kills one."""
 
     def __init__(
         self, show: Show, signals: Signals, database: Database, crew: Crew, *, total: int
@@ -152,7 +150,7 @@ class Race:
             self._show.say(f"No process was killed: {why}.")
 
     def _watch(self, track: Track) -> None:
-        start = moved = swept = time.monotonic()
+        start = moved = time.monotonic()
         done = 0
         while self._crew.somebody_works:
             stats = self._database.run(welcomes.stats)
@@ -172,9 +170,7 @@ class Race:
                 return
             if done >= self._total * _ACCIDENT_AT:
                 self._kill()
-            if now - swept > _SWEEP:
-                swept = now
-                self._sweep()
+            self._look_for_reclaimed()
             for mishap in self._crew.casualties():
                 self.mishaps.append(mishap)
                 self._show.say(mishap, style="red")
@@ -193,11 +189,9 @@ class Race:
                 style="yellow",
             )
 
-    def _sweep(self) -> None:
-        taken = self._database.run(welcomes.reclaim).total
-        if not taken:
-            return
-        self._reclaimed += taken
+    def _look_for_reclaimed(self) -> None:
+        """See what the workers that are left have taken back."""
+        self._reclaimed = self._database.run(reclaimed)
         if self._owed and self._reclaimed >= self._owed:
             self._show.say(
                 f"{_count(self._reclaimed, 'lease')} ran out and were taken back: the tasks go "

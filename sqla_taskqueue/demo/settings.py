@@ -21,13 +21,16 @@ FAILING = 25
 """Every so many tasks the first attempt fails."""
 WORK = (0.004, 0.024)
 """Seconds of simulated work for each task, at random between the two."""
-MOST_CLAIMED = 5
-"""A worker takes at most so many tasks at a time, at random."""
+SWEEP = timedelta(seconds=0.25)
+"""How often workers look for leases that ran out."""
+GRACE = timedelta(seconds=5)
+"""How long handlers may go on when a worker stops."""
 PER_TRANSACTION = 100
 """Users, and tasks about them, that the host inserts in one transaction."""
 
 _MOST_CONNECTIONS = 80  # of the 100 that a server allows unless told otherwise
 _POOL = 10
+_STANDING = 4  # connections that a worker holds beside
 
 INSTALL = "pip install 'sqla-taskqueue[demo]'"
 
@@ -50,16 +53,16 @@ class Settings:
 
     Attributes:
         tasks: How many to enqueue.
-        workers: How many race for them, in all.
-        processes: How many processes they live in; at most one for each worker.
+        workers: How many race for them, each in a process of its own.
+        concurrency: How many tasks each works on at once.
         driver: The driver.
-        is_async: Whether the workers are asyncio tasks (otherwise threads).
+        is_async: Whether the handlers are coroutines (otherwise plain functions, in threads).
         url: The database; None for a server of the demo's own.
     """
 
     tasks: int
     workers: int
-    processes: int
+    concurrency: int
     driver: Driver
     is_async: bool
     url: URL | None
@@ -70,22 +73,17 @@ class Settings:
         return f"postgresql+{self.driver}"
 
     @property
-    def crews(self) -> list[int]:
-        """How many workers each process has."""
-        whole, rest = divmod(self.workers, self.processes)
-        return [whole + (index < rest) for index in range(self.processes)]
-
-    @property
     def pool(self) -> int:
-        """How many connections each process may have."""
-        return max(1, min(_POOL, self.crews[0], _MOST_CONNECTIONS // self.processes))
+        """How many connections the handlers of each worker may have."""
+        left = _MOST_CONNECTIONS // self.workers - _STANDING
+        return max(1, min(_POOL, self.concurrency, left))
 
 
 def choose(
     *,
     tasks: int,
     workers: int,
-    processes: int,
+    concurrency: int,
     driver: Driver | None,
     sync: bool | None,
     url: str | None,
@@ -110,7 +108,7 @@ def choose(
     return Settings(
         tasks=tasks,
         workers=workers,
-        processes=min(processes, workers),
+        concurrency=concurrency,
         driver=driver,
         is_async=is_async,
         url=parsed,

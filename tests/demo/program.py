@@ -14,7 +14,7 @@ import pytest
 
 COMMAND = [sys.executable, "-m", "sqla_taskqueue", "demo"]
 TIME_LIMIT = 100
-SMALL = ["--tasks=300", "--workers=8", "--processes=2"]
+SMALL = ["--tasks=300", "--workers=2", "--concurrency=4"]
 
 
 def environment(place: Path) -> dict[str, str]:

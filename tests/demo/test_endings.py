@@ -12,7 +12,7 @@ from tests.servers import conninfo
 
 pytestmark = pytest.mark.slow
 
-SOME = ("--tasks=600", "--workers=20", "--processes=4")
+SOME = ("--tasks=600", "--workers=4", "--concurrency=5")
 
 
 @pytest.mark.parametrize("moment", ["Starting a PostgreSQL", "3. Race", "Killed process"])

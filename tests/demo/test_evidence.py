@@ -14,7 +14,6 @@ from sqla_taskqueue.demo.evidence import (
     Event,
     Evidence,
     Logged,
-    entries,
     judge,
     read_logs,
 )
@@ -57,7 +56,7 @@ def good() -> Evidence:
 def status(evidence: Evidence) -> int:
     """The exit status that the command would have."""
     settings = Settings(
-        tasks=2, workers=2, processes=2, driver=Driver.PSYCOPG, is_async=False, url=None
+        tasks=2, workers=2, concurrency=1, driver=Driver.PSYCOPG, is_async=False, url=None
     )
     return Report(
         settings=settings,
@@ -190,10 +189,29 @@ def test_only_a_killed_worker_may_have_written_down_less_than_it_got():
     assert judge(replace(unnoted, killed=frozenset({"p2-w01"}))).problems
 
 
+def test_a_claim_that_was_taken_back_needs_no_note():
+    """Its lease may have run out before its handler began."""
+    evidence = good()
+    taken = event(FIRST, "reclaimed")
+    before = [one for one in evidence.events if one.task != FIRST]
+    again = [
+        event(FIRST, "claimed", 1),
+        taken,
+        event(FIRST, "claimed", 2),
+        event(FIRST, "completed", 2),
+    ]
+    evidence = replace(
+        evidence,
+        events=[*before, *again],
+        logged=[*(one for one in evidence.logged if one.task != FIRST), logged(FIRST, 2)],
+    )
+    assert judge(evidence).problems == []
+
+
 def test_a_mishap_breaks_the_run_too():
     """A process that died, or a standstill, makes the exit status 1 whatever the figures say."""
     settings = Settings(
-        tasks=2, workers=2, processes=2, driver=Driver.PSYCOPG, is_async=False, url=None
+        tasks=2, workers=2, concurrency=1, driver=Driver.PSYCOPG, is_async=False, url=None
     )
     report = Report(
         settings=settings,
@@ -216,8 +234,10 @@ def test_logs_survive_a_cut_in_the_last_line(tmp_path):
         for id_ in (FIRST, SECOND)
     ]
     path = tmp_path / "claims.jsonl"
-    with ClaimLog(path) as log:
-        log.write(entries(claims))
+    log = ClaimLog()
+    with log.to(path):
+        for claim in claims:
+            log.write(claim)
     with path.open("a") as file:
         file.write('{"task": "0000')
     read = read_logs([path])

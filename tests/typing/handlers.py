@@ -108,6 +108,11 @@ def session_and_task(session: Session, task: Task, user_id: int) -> None:
 
 
 @tasks.handler
+def all_three(session: Session, task: Task, claim: Claim[Task], user_id: int) -> None:
+    """Take three."""
+
+
+@tasks.handler
 def only_injected(task: Task, session: Session) -> None:
     """Take nothing from the payload."""
 
@@ -128,6 +133,8 @@ def enqueueing(session: Session) -> None:
     claim_and_session.enqueue(session, user_id=7)
     claim_and_async_session.enqueue(session, user_id=7)
     session_and_task.enqueue(session, user_id=7)
+    all_three.enqueue(session, 7)
+    all_three.enqueue(session, user_id=7)
     only_injected.enqueue(session)
 
 
@@ -145,6 +152,7 @@ def mistakes(session: Session) -> None:
     task_and_session.enqueue(session, user=7)  # type: ignore[call-overload]
     claim_and_async_session.enqueue(session, user_id="7")  # type: ignore[call-overload]
     only_injected.enqueue(session, 7)  # type: ignore[call-overload]
+    all_three.enqueue(session, user_id="7")  # type: ignore[call-overload]
     plain.options(key="k").enqueue(session, "7")  # type: ignore[call-overload]
     plain.options(prio=1)  # type: ignore[call-arg]
     plain.spec(user=7)  # type: ignore[call-arg]
