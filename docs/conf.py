@@ -58,6 +58,8 @@ nitpick_ignore_regex = [
     (r"py:(class|exc)", r"(Iterable|Iterator|Literal|Mapping|Sequence|Generic|Protocol)"),
     # Names for types of our own and the host's class, which the reference explains in words.
     (r"py:(class|obj)", r"(.*\.)?(AnySession|TaskT|IfExists|OnLost|States|MaxAttempts)"),
+    (r"py:(class|obj)", r"(.*\.)?(QueueSettings|HandlerDecorator|Enqueuer|Sessions|P|Q|R)"),
+    (r"py:class", r"(Engine|AsyncEngine)"),
 ]
 
 
@@ -67,13 +69,13 @@ def setup(app: Sphinx) -> None:
 
     def keep(_: Sphinx, what: str, *details: Any) -> None:
         lines: list[str] = details[-1]
-        if what == "attribute" and lines:
+        if what in ("attribute", "property") and lines:
             kept[id(lines)] = lines[:]
             lines[:] = ["kept"]
 
     def give_back(_: Sphinx, what: str, *details: Any) -> None:
         lines: list[str] = details[-1]
-        if what == "attribute" and lines:
+        if what in ("attribute", "property") and lines:
             lines[:] = kept.pop(id(lines))
 
     app.connect("autodoc-process-docstring", keep, priority=400)  # napoleon's is 500

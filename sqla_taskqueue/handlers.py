@@ -260,7 +260,14 @@ class Handlers(Generic[TaskT]):
             @tasks.handler(max_attempts=3, time_limit=timedelta(minutes=1))
             async def resize(session: AsyncSession, picture_id: int) -> None: ...
 
-        See :meth:`HandlerDecorator.__call__` for the options.
+        The options are *name*, *queue*, *priority*, *max_attempts*, *retry*, *time_limit* and
+        *lease*, the attributes of :class:`Handler`. A *retry* rule is a policy; or policies by
+        class of error, of which the most specific counts and None stands for no further attempt;
+        or a function of the error and the attempt that returns the wait, or None.
+
+        Raises:
+            InvalidArgument: An option is out of range, or the name is taken in the queue.
+            UnsupportedHandler: The function takes what no payload has, or what is not injected.
         """
         return HandlerDecorator(self._register, {})
 

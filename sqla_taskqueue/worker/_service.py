@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from .._drivers import sqlstate
+from ..errors import TaskQueueError
 
 log = logging.getLogger("sqla_taskqueue.worker")
 
@@ -25,7 +26,7 @@ _MOST_FAULTS = 5
 """How many errors in a row, none of them the database's, are a fault of ours."""
 
 
-class WorkerFailed(Exception):
+class WorkerFailed(TaskQueueError):
     """The worker cannot go on; its cause says why."""
 
 
