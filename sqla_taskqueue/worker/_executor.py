@@ -111,7 +111,9 @@ class Executor:
             return
         job.told = why
         if job.task is not None:
-            job.task.cancel()
+            # One that has not begun is not cancelled: its coroutine would never say that it ended.
+            if job.begun:
+                job.task.cancel()
         else:
             log.warning("%s runs in a thread, which cannot be ended: it was told %s", job, why)
 
@@ -130,8 +132,11 @@ class Executor:
         handler = job.handler
         assert handler is not None
         outcome: Outcome | None
+        job.begun = True
         try:
             running.set(job)
+            if job.told is not None:
+                raise asyncio.CancelledError  # noqa: TRY301 - as if it were cancelled now
             arguments = handler.arguments(job.payload)
             if handler.session_type is None:
                 task = await self._fetched(job) if handler.takes_task else None
@@ -170,8 +175,8 @@ class Executor:
         try:
             running.set(job)
             if job.told is not None:
-                # Before it began: it waited for a thread.
-                return self._of_error(job, asyncio.CancelledError())
+                # It waited for a thread.
+                raise asyncio.CancelledError  # noqa: TRY301 - as if it were cancelled now
             arguments = handler.arguments(job.payload)
             if handler.session_type is None:
                 task = _fetched(self._sessions(), job) if handler.takes_task else None

@@ -48,6 +48,7 @@ class Job:
 
     __slots__ = (
         "attempt",
+        "begun",
         "deadline",
         "expires_at",
         "handler",
@@ -88,6 +89,7 @@ class Job:
         self.renew_at = 0.0
         self.deadline = 0.0
         self.task: asyncio.Task[None] | None = None
+        self.begun = False
         self.told: Told | None = None
         self.settled = False
         """Whether its end is written, or is somebody else's."""

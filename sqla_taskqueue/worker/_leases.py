@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..models import value_of
 from ..statements import batch as statements
 from ..values import Holder
-from ._jobs import Job, sent_keys
+from ._jobs import Job, log, sent_keys
 from ._lines import PATIENCE
-from ._service import supervise, wait_for
+from ._service import is_refusal, supervise, wait_for
 from ._turn import facts
 
 if TYPE_CHECKING:
@@ -135,22 +135,37 @@ class Leases:
         for job in due:
             by_queue.setdefault((job.core.model.cls, job.core.name), []).append(job)
         for place, jobs in by_queue.items():
-            began = self._loop.time()
-            work = partial(_renewed, self._cores[place], jobs, self._holder)
-            # Sooner given up than a lease could run out on a connection that is silent.
+            await self._renew_together(self._cores[place], jobs)
+
+    async def _renew_together(self, core: QueueCore[Any], jobs: Sequence[Job]) -> None:
+        assert self._loop is not None
+        began = self._loop.time()
+        # Sooner given up than a lease could run out on a connection that is silent.
+        work = partial(_renewed, core, jobs, self._holder)
+        try:
             fates = await self._line.run(work, self._patience)
-            for job, fate in zip(jobs, fates, strict=True):
-                every = period(job.lease.total_seconds())
-                match fate:
-                    case "renewed":
-                        job.renew_at = began + every
-                    case "busy":
-                        # Whoever has locked the row, nobody can take it meanwhile.
-                        job.renew_at = began + every * _TOGETHER
-                    case "ended":
-                        pass
-                    case "lost":
-                        self._main.call_soon_threadsafe(self._lost, job)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            if len(jobs) > 1:
+                # Perhaps only one of them cannot be written: it must not cost the others theirs.
+                for half in (jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]):
+                    await self._renew_together(core, half)
+                return
+            log.exception("%s: its lease cannot be renewed", jobs[0])
+            fates = ["busy"]
+        for job, fate in zip(jobs, fates, strict=True):
+            every = period(job.lease.total_seconds())
+            match fate:
+                case "renewed":
+                    job.renew_at = began + every
+                case "busy":
+                    # Whoever has locked the row, nobody can take it meanwhile.
+                    job.renew_at = began + every * _TOGETHER
+                case "ended":
+                    pass
+                case "lost":
+                    self._main.call_soon_threadsafe(self._lost, job)
 
 
 def _renewed(

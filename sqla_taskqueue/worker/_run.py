@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,31 @@ _TICK = 0.1
 _UNWIND = 0.7
 """Seconds that cancelled handlers have to end, and what they had is given back."""
 _GC = 100_000
+_collecting = threading.Lock()
+_runs = 0
+_threshold: tuple[int, int, int] = (0, 0, 0)
+
+
+@contextmanager
+def seldom_collected() -> Generator[None]:
+    """Let garbage be collected seldom while any worker of the process runs.
+
+    A batch of jobs is thousands of objects that live for milliseconds.
+    """
+    global _runs, _threshold  # noqa: PLW0603 - the threshold is the process's
+    with _collecting:
+        if _runs == 0:
+            _threshold = gc.get_threshold()
+            if _threshold[0]:  # not switched off
+                gc.set_threshold(max(_threshold[0], _GC), *_threshold[1:])
+        _runs += 1
+    try:
+        yield
+    finally:
+        with _collecting:
+            _runs -= 1
+            if _runs == 0:
+                gc.set_threshold(*_threshold)
 
 
 class Run:
@@ -133,16 +160,18 @@ class Run:
 
     def stop(self) -> None:
         """Ask for the end; from any thread."""
-        self._loop.call_soon_threadsafe(self._stopping.set)
+        with suppress(RuntimeError):  # the loop is closed: it has ended
+            self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def perform(self) -> None:
         """Run until asked to stop, or until a service cannot go on."""
         worker = self._worker
         log.info("%r begins: %d at once", worker, worker.concurrency)
-        before = gc.get_threshold()
-        if before[0]:
-            # A batch of jobs is thousands of objects that live for milliseconds.
-            gc.set_threshold(max(before[0], _GC), *before[1:])
+        with seldom_collected():
+            await self._perform()
+        log.info("%r has ended", worker)
+
+    async def _perform(self) -> None:
         self._leases.start()
         turn = asyncio.create_task(supervise("turn", self._turn.serve, self._services_stop))
         tasks = [
@@ -176,8 +205,6 @@ class Run:
             await self._turn_line.close()
             if self._leases.ended.done():
                 self._leases.ended.exception()  # it was looked at
-            gc.set_threshold(*before)
-        log.info("%r has ended", worker)
         if failure is not None:
             raise failure
 

@@ -20,6 +20,8 @@ _HEALTHY = 5.0
 """Seconds after which an interruption is a new one."""
 _HOPELESS = ("28", "3D", "3F", "42")
 """Classes of errors that no waiting cures: no such table, role, database; no permission."""
+_REFUSALS = ("0A", "21", "22", "23", "2F", "38", "39", "44", "54", "P0")
+"""Classes of errors of the data, and of what the host's triggers do with them."""
 _NEVERTHELESS = "42P05"
 """A prepared statement that exists already: another connection will do."""
 _MOST_FAULTS = 5
@@ -34,6 +36,12 @@ def is_hopeless(error: BaseException) -> bool:
     """Tell whether a database's error will be the same however often one tries."""
     state = sqlstate(error)
     return state is not None and state.startswith(_HOPELESS) and state != _NEVERTHELESS
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Tell whether the server refused a statement for what it says, and would refuse it again."""
+    state = sqlstate(error)
+    return state is not None and state.startswith(_REFUSALS) and not is_hopeless(error)
 
 
 def is_database(error: BaseException) -> bool:

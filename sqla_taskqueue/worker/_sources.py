@@ -27,6 +27,8 @@ class Source:
         self.core = core
         self.lease = lease
         self.floor = Floor()
+        self.place = (core.name, *(core.scope[name] for name in core.model.scope))
+        """Which queue and scope."""
         self.ready_at = 0.0
         self.empty = False
         """Whether the last full look found nothing."""
@@ -122,9 +124,8 @@ class Sources:
         self._next = 0
 
     def _add(self, core: QueueCore[Any]) -> None:
-        place = (core.name, *(core.scope[name] for name in self.model.scope))
-        if place not in self._known:
-            self._known[place] = Source(core, self._lease[core.name])
+        source = Source(core, self._lease[core.name])
+        self._known.setdefault(source.place, source)
 
     def __iter__(self) -> Any:
         return iter(self._order)
@@ -154,6 +155,13 @@ class Sources:
                 source.wake()
         if queue is None or queue in self._cores:
             self.find_at = 0.0
+
+    def requeued(self, source: Source, then: float) -> None:
+        """Take note that a task of a source is queued again, and due at *then*."""
+        source.look_by(then)
+        if self.finds and self._known.get(source.place) is not source:
+            # Its scope had no other task, and was forgotten.
+            self.find_at = min(self.find_at, then)
 
     def query(self, connection: Connection) -> list[Any]:
         """Return the scopes and queues that have queued tasks."""

@@ -23,7 +23,7 @@ from ..statements import wakeup
 from ..states import TaskState
 from ..values import Holder
 from ._jobs import Job, Outcome, ended_params, log, released, sent_keys
-from ._service import wait_for
+from ._service import is_refusal, wait_for
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -41,6 +41,8 @@ _BUSY = 0.1
 _CONFLICTS = {"40001", "40P01"}
 _MOST_CONFLICTS = 10
 _LOCKED = "55P03"
+_FIND_SHARE = 20
+"""The search for scopes takes at most one part in so many of the time."""
 _DUE = 0.01
 """A moment late rather than early: the database's clock decides what is due."""
 
@@ -87,6 +89,7 @@ class Turn:
         self._busy: list[Outcome] = []
         self._sent: Sequence[Outcome] = ()
         self._unsure: list[tuple[Source, UUID]] = []
+        self._singly = 0
         self._careful_until = 0.0
         self._conflicts = 0
         self._group = 0
@@ -152,6 +155,8 @@ class Turn:
             self._retry_busy(now)
             source = await self._choose(now)
             model = self._model_of(source)
+            if self._singly and model is not None and self._pending[model]:
+                source = None
             if source is not None and model is not source.model:
                 source = None  # first write what is waiting for another table
             if model is not None:
@@ -170,13 +175,22 @@ class Turn:
             index = (self._group + step) % len(self._groups)
             group = self._groups[index]
             if group.finds and group.find_at <= now:
-                # Before the query: whoever wakes it meanwhile knows of what it comes too early for.
-                group.find_at = now + self._jittered()
-                group.found(await self._line.run(group.query))
+                await self._find(group)
             if (source := group.ready(now)) is not None:
                 self._group = index + 1
                 return source
         return None
+
+    async def _find(self, group: Sources) -> None:
+        """Look which scopes have tasks; with very many of them, not too often."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        # Before the query: whoever wakes it meanwhile knows of what it comes too early for.
+        group.find_at = inf
+        group.found(await self._line.run(group.query))
+        now = loop.time()
+        pause = max(self._jittered(), _FIND_SHARE * (now - began))
+        group.find_at = min(group.find_at, now + pause)
 
     def _model_of(self, source: Source | None) -> TaskModel[Any] | None:
         """Return which table the next turn is about: a statement writes to one."""
@@ -222,7 +236,11 @@ class Turn:
         loop = asyncio.get_running_loop()
         began = loop.time()
         pending = self._pending[model]
-        outcomes = [pending.popleft() for _ in range(min(len(pending), _MOST_ENDS))]
+        most = _MOST_ENDS
+        if self._singly and pending:
+            self._singly -= 1
+            most = 1
+        outcomes = [pending.popleft() for _ in range(min(len(pending), most))]
         # In the order of their keys: two workers that end each other's tasks never deadlock.
         outcomes.sort(key=lambda outcome: outcome.job.key)
         limit = min(self._slots - self.running, self._most) if source is not None else 0
@@ -237,6 +255,9 @@ class Turn:
             ended, rows, due = await self._line.run(work)
         except Exception as error:
             self._sent = ()
+            if outcomes and is_refusal(error):
+                self._refused(outcomes, error, alone=source is None)
+                return
             if not self._is_conflict(error, began):
                 for outcome in outcomes:
                     outcome.uncertain = True
@@ -310,6 +331,24 @@ class Turn:
             return True
         return False
 
+    def _refused(self, outcomes: Sequence[Outcome], error: Exception, *, alone: bool) -> None:
+        """See to it that what cannot be written keeps nothing else from being written.
+
+        Nothing was written. Each is sent again in a statement of its own; the one that fails then
+        is left to its lease, which is renewed no longer.
+        """
+        if alone and len(outcomes) == 1:
+            job = outcomes[0].job
+            log.error(
+                "%s: its end cannot be written; it is left to its lease", job, exc_info=error
+            )
+            self._settle(job)
+            return
+        self._singly = len(outcomes)
+        self._pending[outcomes[0].job.core.model].extendleft(reversed(outcomes))
+        for sources in self._groups:
+            sources.wake()
+
     def _begin(self, jobs: Sequence[Job]) -> None:
         if not self._claiming:
             # The worker was stopped while the claim was under way.
@@ -334,13 +373,14 @@ class Turn:
     def _done(self, outcome: Outcome) -> None:
         job = outcome.job
         if outcome.state is TaskState.QUEUED:
+            [group] = [one for one in self._groups if one.model is job.core.model]
             if outcome.delay:
                 # Nobody announces it, and the next poll may be long after.
                 seconds = outcome.delay.total_seconds()
-                job.source.look_by(asyncio.get_running_loop().time() + seconds + _DUE)
+                group.requeued(job.source, asyncio.get_running_loop().time() + seconds + _DUE)
             else:
                 job.source.floor.lower(job.priority, job.position)
-                job.source.wake()
+                group.requeued(job.source, 0.0)
                 self._given_back[job.core.name] = job.core
         self._settle(job)
 
@@ -382,7 +422,10 @@ class Turn:
         rows = await self._line.run(lambda connection: [*connection.execute(statement, params)])
         if rows:
             log.info("%d claims are taken over whose answer was lost", len(rows))
-        self._begin([Job(source, row, token) for row in rows])
+        jobs = [Job(source, row, token) for row in rows]
+        self._begin(jobs)
+        for job in jobs:
+            job.renew_at = 0.0  # nobody knows how much of the lease is left
 
 
 def _order(job: Job) -> tuple[Any, ...]:

@@ -176,8 +176,9 @@ class Worker:
 
     def stop(self) -> None:
         """Ask the worker to end; from any thread, or from a signal handler."""
-        if self._run is not None:
-            self._run.stop()
+        run = self._run
+        if run is not None:
+            run.stop()
 
     # --- Checks ---------------------------------------------------------------------------------
 
@@ -232,7 +233,13 @@ def _chosen(
             core = queue._core  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             # One statement may end tasks of several queues.
             core = core.sharing(first.setdefault(queue.model, core))
-            cores.setdefault((queue.model, queue.name), core)
+            kept = cores.setdefault((queue.model, queue.name), core)
+            if kept.scope != core.scope:
+                problem = (
+                    f"has other scope values than another registry's queue {queue.name!r}; leave "
+                    "them out, and give the worker its scopes"
+                )
+                raise InvalidArgument("handlers", registry, problem)
     if names is None:
         return list(cores.values())
     wanted = checks.items("queues", names, "names")

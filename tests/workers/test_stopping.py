@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 
 from sqla_taskqueue import TaskSpec, should_stop
+from sqla_taskqueue.worker._executor import Executor
 from sqla_taskqueue.worker._sources import Source
 from tests.workers.working import MS, NEVER, SECOND, running
 
@@ -112,6 +113,32 @@ async def test_what_is_claimed_in_the_moment_of_the_stop_is_given_back(works, mo
         return learn(*args, **kwargs)
 
     monkeypatch.setattr(Source, "learn", stop_and_learn)
+    async with running(worker) as run, asyncio.timeout(15):
+        await run
+    assert began == []
+    assert works.twin.sql("SELECT DISTINCT state, attempt FROM tasks") == [("queued", 0)]
+
+
+async def test_a_coroutine_that_has_not_begun_is_given_back(works, monkeypatch):
+    """It was told to end in the moment of its start: its handler is not called, its slot is free."""
+    began = []
+
+    @works.handlers.handler
+    async def work() -> None:
+        began.append(1)
+
+    worker = works.new_worker(grace=LONG)
+    await works.send("work", *[None] * 3)
+    start = Executor.start
+
+    def start_and_tell(executor, jobs):
+        start(executor, jobs)
+        for job in jobs:
+            executor.tell(job, "stopping")
+        worker._run._turn.stop_claiming()
+        worker.stop()
+
+    monkeypatch.setattr(Executor, "start", start_and_tell)
     async with running(worker) as run, asyncio.timeout(15):
         await run
     assert began == []
