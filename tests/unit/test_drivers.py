@@ -127,3 +127,31 @@ async def test_autocommit_is_forgotten_when_the_connection_goes_back(twin):
         assert await connection.run_sync(ask) is True
     async with twin.connect(engine) as connection:
         assert await connection.run_sync(ask) is False
+
+
+@pytest.mark.parametrize(
+    ("words", "state"),
+    [
+        ('connection failed: FATAL:  database "shop" does not exist', "3D000"),
+        ('connection to server at "db" failed: FATAL:  role "me" does not exist', "28000"),
+        ("connection to server failed: FATAL:  no pg_hba.conf entry for host", "28000"),
+        ('connection failed: FATAL:  password authentication failed for user "me"', "28P01"),
+        ("connection failed: fe_sendauth: no password supplied", "28P01"),
+        ('connection failed: FATAL:  permission denied for database "shop"', "42501"),
+        ("connection failed: Connection refused", None),
+        ("connection failed: FATAL:  the database system is starting up", None),
+        ('INSERT failed: database "shop" does not exist', None),
+    ],
+)
+def test_connections_that_were_refused_are_told_by_their_words(words, state):
+    """Libpq keeps their SQLSTATE to itself; what passes by itself has none."""
+    assert _drivers.sqlstate(HostError(words)) == state
+
+
+async def test_a_database_that_does_not_exist_has_its_sqlstate(twin):
+    """With every driver, whether it says so or not."""
+    url = twin.database.url.set(database="no_such_database")
+    with pytest.raises(Exception, match="no_such_database") as caught:
+        async with twin.connect(twin.new_engine(url=url)) as connection:
+            await connection.execute(text("SELECT 1"))
+    assert _drivers.sqlstate(caught.value) == "3D000"
