@@ -382,7 +382,7 @@ def claimed_under(scene: Scene) -> None:
     assert len(rows) == len({claim.lease.token for claim in scene.claims}) or len(rows) == 10
 
 
-@act("claim", "pkey")
+@act("claim", "pkey", rows=5)  # one for each priority
 def next_due(scene: Scene) -> None:
     """When the next task is due, beside all that is due already and all that is not."""
     core = scene.queue._core
