@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -49,7 +49,7 @@ def claim(
     duration = core.limits.clamp_lease(lease)
     caller.flush()
     if take_expired:
-        _reclaim_batch(caller, core, limit, None)
+        _reclaim_batch(caller, core, limit, None, None)
     token = uuid4()
     detail = {"session": who.session or None, "via": "next"}
     rows = caller.entities(
@@ -170,9 +170,17 @@ def _claimed(
 
 
 def reclaim(
-    caller: Caller, core: QueueCore[Any], *, stale_after: timedelta | None, limit: int | None
+    caller: Caller,
+    core: QueueCore[Any],
+    *,
+    stale_after: timedelta | None,
+    limit: int | None,
+    since: datetime | None = None,
 ) -> Reclaimed:
-    """Take back every lease that ran out, or *limit* of them, in bounded batches."""
+    """Take back every lease that ran out, or *limit* of them, in bounded batches.
+
+    With *since*, of those only that were claimed then or later.
+    """
     if stale_after is not None:
         stale_after = checks.duration("stale_after", stale_after)
     if limit is not None:
@@ -182,7 +190,7 @@ def reclaim(
     batch = _FIRST_BATCH
     while limit is None or total.total < limit:
         most = batch if limit is None else min(batch, limit - total.total)
-        done = _reclaim_batch(caller, core, most, stale_after)
+        done = _reclaim_batch(caller, core, most, stale_after, since)
         total = Reclaimed(total.requeued + done.requeued, total.failed + done.failed)
         if done.total < most:
             break
@@ -191,17 +199,25 @@ def reclaim(
 
 
 def _reclaim_batch(
-    caller: Caller, core: QueueCore[Any], limit: int, stale_after: timedelta | None
+    caller: Caller,
+    core: QueueCore[Any],
+    limit: int,
+    stale_after: timedelta | None,
+    since: datetime | None,
 ) -> Reclaimed:
     expiry: lease_statements.Expiry = "lease" if stale_after is None else "heartbeat"
-    age = {} if stale_after is None else {"tq_stale_after": stale_after}
+    bounds: dict[str, Any] = {} if stale_after is None else {"tq_stale_after": stale_after}
+    part: tuple[bool, ...] = ()
+    if since is not None:
+        bounds["tq_since"] = since
+        part = (True,)
 
     def take_back(exhausted: bool, at_most: int) -> int:  # noqa: FBT001 - one of two variants
         if not at_most:
             return 0
-        statement = core.statements(lease_statements.reclaim, core.bound, expiry, exhausted)
+        statement = core.statements(lease_statements.reclaim, core.bound, expiry, exhausted, *part)
         event = core.event(None, rows=at_most)
-        rows = caller.rows(statement, {**core.inside, **age, **event, "tq_limit": at_most})
+        rows = caller.rows(statement, {**core.inside, **bounds, **event, "tq_limit": at_most})
         if rows and not exhausted:
             wake(caller, core, statement)
         return len(rows)

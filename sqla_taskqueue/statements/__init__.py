@@ -70,6 +70,8 @@ class Statements:
             (claim.take, [("queued",), ("held",), ("expired",)]),
             (lease.heartbeat, [*by_fence]),
             (lease.reclaim, [*product(scopes, ("lease", "heartbeat"), (False, True))]),
+            (lease.reclaim, [*product(scopes, ("lease",), (False, True), (True,))]),
+            (lease.oldest, [*product(scopes, (False, True))]),
             (lease.give_up, [()]),
             (lease.look, [*product(("id", "key"), (False, True))]),
             (finish.complete, [*by_fence, *forced]),

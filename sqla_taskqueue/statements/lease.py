@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
+    DateTime,
     Float,
     FromClause,
     Integer,
@@ -24,7 +25,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from ..dialects import now
 from ..states import EventType, TaskState
-from ._parts import NO_HOLDER, NO_LEASE, By, Fence, Parts, bind, renewed_end, state
+from ._parts import NO_HOLDER, NO_LEASE, ONE, By, Fence, Parts, bind, renewed_end, state
 
 LOOKED_AT = (
     "state",
@@ -70,8 +71,17 @@ def no_attempt_left(parts: Parts) -> ColumnElement[bool]:
     return and_(limited, parts.c.attempt >= parts.c.max_attempts)
 
 
-def reclaim(parts: Parts, scope: tuple[str, ...], expiry: Expiry, exhausted: bool) -> Any:  # noqa: FBT001
+def reclaim(
+    parts: Parts,
+    scope: tuple[str, ...],
+    expiry: Expiry,
+    exhausted: bool,  # noqa: FBT001
+    since: bool = False,  # noqa: FBT001, FBT002
+) -> Any:
     """Take back up to ``tq_limit`` expired claims: to the queue, or to their end if *exhausted*.
+
+    With *since*, of those only that were made at ``tq_since`` or later: the index entries of older
+    claims, which a held snapshot may keep from vacuum, are not walked.
 
     The condition stands in the UPDATE again: a task that was finished or claimed afresh between
     the look and the write stays as it is.
@@ -84,11 +94,33 @@ def reclaim(parts: Parts, scope: tuple[str, ...], expiry: Expiry, exhausted: boo
     wanted = parts.beside(scope, c.lease_token.is_not(None), *expired)
     query = (
         select(*parts.key_and_counters(), c.claimed_by, c.claimed_session)
-        .where(*parts.leased(), *wanted)
+        .where(*parts.leased(), *_made_since(parts, since=since), *wanted)
         .order_by(c.claimed_at)
         .limit(bind("limit", Integer))
     )
     return _give_up(parts, query, wanted, scope, exhausted=exhausted, skip=True)
+
+
+def _made_since(parts: Parts, *, since: bool) -> list[ColumnElement[bool]]:
+    return [parts.c.claimed_at >= bind("since", DateTime(timezone=True))] if since else []
+
+
+def oldest(parts: Parts, scope: tuple[str, ...], since: bool) -> Any:  # noqa: FBT001
+    """Read when the oldest live claim was made, less a minute; without one, by the clock."""
+    c = parts.c
+    first = (
+        select(c.claimed_at)
+        .where(
+            *parts.leased(),
+            *_made_since(parts, since=since),
+            *parts.beside(scope, c.lease_token.is_not(None)),
+        )
+        .order_by(c.claimed_at)
+        .limit(ONE)
+        .scalar_subquery()
+    )
+    minute = literal_column("interval '1 minute'", Interval())
+    return select((func.coalesce(first, now()) - minute).label("tq_since"))
 
 
 def give_up(parts: Parts) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._operations import prune, reclaim
 from .._sessions import caller
+from ..statements import lease as statements
 from ..states import TaskState
 from ..values import Reclaimed
 from ._jobs import log
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _BATCH = 1_000
 _PRUNE_EVERY = 60.0
+_FULL_SHARE, _FULL_AT_LEAST = 100, 600.0
+"""Full sweeps take one part of the time at most, and come once in so many seconds at least."""
 
 
 class Upkeep:
@@ -54,6 +57,7 @@ class Upkeep:
         self._ages = ages
         self._reclaimed = reclaimed
         self._stopping = stopping
+        self._sweeps = [Sweep(core) for core in cores]
         self._prune_at = 0.0
 
     async def serve(self) -> None:
@@ -68,7 +72,7 @@ class Upkeep:
         try:
             while not await wait_for(self._stopping, pause):
                 chores: list[Callable[[], Any]] = [
-                    partial(self._reclaim, core) for core in self._cores
+                    partial(self._reclaim, sweep) for sweep in self._sweeps
                 ]
                 if self._ages and loop.time() >= self._prune_at:
                     self._prune_at = loop.time() + _PRUNE_EVERY
@@ -95,12 +99,17 @@ class Upkeep:
         if failed is not None:
             raise failed
 
-    async def _reclaim(self, core: QueueCore[Any]) -> None:
-        done = Reclaimed()
+    async def _reclaim(self, sweep: Sweep) -> None:
+        core, done = sweep.core, Reclaimed()
+        now = asyncio.get_running_loop().time
+        began = now()
+        since = sweep.since_at(began)
         while not self._stopping.is_set():
-            some = await self._line.run(partial(_reclaim, core))
+            some = await self._line.run(partial(_reclaim, core, since))
             done = Reclaimed(done.requeued + some.requeued, done.failed + some.failed)
             if some.total < _BATCH:
+                oldest = await self._line.run(partial(_oldest, core, since))
+                sweep.learn(oldest, now(), now() - began, full=since is None)
                 break
         if done:
             log.info(
@@ -117,8 +126,40 @@ class Upkeep:
                 return
 
 
-def _reclaim(core: QueueCore[Any], connection: Connection) -> Reclaimed:
-    return reclaim(caller(connection, core.model), core, stale_after=None, limit=_BATCH)
+class Sweep:
+    """Where to begin the next sweep of a queue: at the oldest live claim that the last one saw.
+
+    Before it, the index may hold entries of claims that have ended, which a held snapshot keeps
+    from vacuum. Claims that come in there, of transactions that took longer than a minute, are
+    found by full sweeps, which take at most a hundredth of the time.
+    """
+
+    def __init__(self, core: QueueCore[Any]) -> None:
+        self.core = core
+        self._since: datetime | None = None
+        self._full_at = 0.0
+
+    def since_at(self, now: float) -> datetime | None:
+        """Return since when claims are looked at; None for all."""
+        return None if now >= self._full_at else self._since
+
+    def learn(self, oldest: datetime, now: float, seconds: float, *, full: bool) -> None:
+        """Take in where the oldest live claim is, and what it took to know."""
+        self._since = oldest
+        if full:
+            self._full_at = now + min(seconds * _FULL_SHARE, _FULL_AT_LEAST)
+
+
+def _reclaim(core: QueueCore[Any], since: datetime | None, connection: Connection) -> Reclaimed:
+    session = caller(connection, core.model)
+    return reclaim(session, core, stale_after=None, limit=_BATCH, since=since)
+
+
+def _oldest(core: QueueCore[Any], since: datetime | None, connection: Connection) -> datetime:
+    statement = core.statements(statements.oldest, core.bound, since is not None)
+    params = core.inside if since is None else {**core.inside, "tq_since": since}
+    oldest: datetime = connection.execute(statement, params).scalar_one()
+    return oldest
 
 
 def _prune(core: QueueCore[Any], state: TaskState, age: timedelta, connection: Connection) -> int:

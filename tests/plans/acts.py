@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from sqla_taskqueue import Cancel, Holder, Queue, Snooze, TaskSpec
+from sqla_taskqueue._operations import claiming
+from sqla_taskqueue._sessions import caller
 from sqla_taskqueue.statements import turn as turns
+from sqla_taskqueue.worker import _upkeep as upkeep
 from sqla_taskqueue.worker._jobs import Job, directed, failed, outcome_of, released
 from sqla_taskqueue.worker._sources import Source, Sources
 from sqla_taskqueue.worker._turn import Turn
@@ -419,6 +422,25 @@ def reclaim_all(scene: Scene) -> None:
             with scene.undone():
                 done = queue.reclaim(scene.session, stale_after=age)
                 assert (done.requeued, done.failed) == (100, 100)
+
+
+@act("lease", "pkey", limit=(1, 90))
+def sweep(scene: Scene, limit: int) -> None:
+    """A worker's: since the oldest live claim, which it then looks for."""
+    for queue in scene.partial():
+        core = queue._core
+        with scene.undone():
+            connection = scene.session.connection()  # in the savepoint
+            first = upkeep._oldest(core, None, connection)
+            assert first < datetime.now(UTC) - DAY
+            of_scene = caller(connection, core.model)
+            done = claiming.reclaim(of_scene, core, stale_after=None, limit=limit, since=first)
+            assert done.total == limit, (done, first, queue.scope_values)
+            assert upkeep._oldest(core, first, connection) >= first
+            # Nothing is as young as that but the scene's own claims.
+            lately = datetime.now(UTC) - timedelta(hours=1)
+            done = claiming.reclaim(of_scene, core, stale_after=None, limit=limit, since=lately)
+            assert done.total == 0
 
 
 @act("pkey", "finished", extra="finished", limit=(1, 100))

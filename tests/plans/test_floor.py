@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import psycopg
@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy.orm import Session
 
 from sqla_taskqueue.worker._jobs import Job
+from sqla_taskqueue.worker._upkeep import _oldest, _reclaim
 from tests.plans.acts import Scene, worker_of
 from tests.plans.explain import buffers, explaining
-from tests.plans.filling import CELL, TASK, make
+from tests.plans.filling import CELL, CLAIMED, TASK, make
 from tests.servers import conninfo
 
 DEAD = 20_000
@@ -74,6 +75,44 @@ def test_a_look_from_the_floor_skips_what_is_dead(held, engine, host):
     assert read["floor"] <= 300 + 35 * 30
     assert read["back"] <= 300 + 35 * 30  # five seconds back, a day ago
     assert read["full"] >= 3 * read["floor"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", [TASK, CELL], ids=lambda host: host.model.__name__)
+def test_a_sweep_since_the_oldest_claim_skips_what_is_dead(held, engine, host):
+    """The lease index has an entry for each claim that has ended; only a full sweep reads them."""
+    held.sql(
+        f"UPDATE {host.table} SET state = 'claimed', claimed_by = 'w', claimed_session = '',"
+        " lease_token = gen_random_uuid(), claimed_at = now() - interval '1 hour',"
+        " heartbeat_at = now(), lease_expires_at = now() - interval '1 minute' WHERE state = 'done'"
+    )
+    with psycopg.connect(conninfo(held.url)) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT 1 FROM pg_class LIMIT 1")
+        held.sql(
+            f"UPDATE {host.table} SET state = 'done', lease_token = NULL, lease_expires_at = NULL"
+            " WHERE state = 'claimed'"
+        )
+        held.sql(f"VACUUM {host.table}")
+        host.fill(
+            held, 5, **{**CLAIMED, "claimed_at": "now() - interval '5 minutes'", "key": "NULL"}
+        )
+        read = {}
+        for look in ("full", "since"):
+            with Session(engine) as session, explaining(engine) as explained:
+                core = host.queue._core
+                since = None if look == "full" else datetime.now(UTC) - timedelta(minutes=6)
+                done = _reclaim(core, since, session.connection())
+                assert done.total == 5
+                session.rollback()
+                assert _oldest(core, since, session.connection()) > datetime.now(UTC) - timedelta(
+                    minutes=7
+                )
+                session.rollback()
+            read[look] = max(buffers(one.plan) for one in explained)
+        connection.rollback()
+    assert read["since"] <= 300
+    assert read["full"] >= 3 * read["since"]
 
 
 @pytest.mark.parametrize("host", [TASK, CELL], ids=lambda host: host.model.__name__)

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from sqla_taskqueue import Fixed, should_stop
+from sqla_taskqueue.worker import _upkeep
 from tests.workers.working import MS, NEVER, SECOND, running
 
 LEASE = 300 * MS
@@ -262,6 +263,45 @@ async def test_leases_that_ran_out_are_swept(works):
     error = works.twin.scalar("SELECT error FROM tasks WHERE state = 'failed'")
     assert error == "lease expired on the last attempt; last held by crashed"
     assert works.started == [1]
+
+
+async def test_sweeps_that_begin_at_the_oldest_claim_find_what_comes_later(works, monkeypatch):
+    """All but the first look at a part only; what a crashed worker left meanwhile is in it."""
+    monkeypatch.setattr(_upkeep, "_FULL_SHARE", 1e9)
+    begun = []
+    asked = []
+    learn = _upkeep.Sweep.learn
+
+    def note(sweep, oldest, now, seconds, *, full):
+        asked.append(full)
+        learn(sweep, oldest, now, seconds, full=full)
+
+    monkeypatch.setattr(_upkeep.Sweep, "learn", note)
+
+    @works.handlers.handler
+    async def work() -> None:
+        begun.append(1)
+
+    queue = works.twin.queue(works.queue.model, works.queue.name)
+    async with works.worker(sweep=20 * MS):
+        for n in range(1, 4):
+            await works.twin.until(lambda n=n: len(asked) > 2 * n)
+            [id_] = await works.send("work", None, delay=NEVER)
+            works.twin.sql(
+                "UPDATE tasks SET run_at = now(), queue = 'aside' WHERE state = 'queued'"
+            )
+            aside = works.twin.queue(works.queue.model, "aside")
+            async with works.twin.begin() as session:
+                assert await aside.claim(session, holder="crashed")
+            works.twin.sql(
+                "UPDATE tasks SET queue = %(queue)s, lease_expires_at = '2000-01-01'"
+                " WHERE id = %(id)s",
+                queue=queue.name,
+                id=id_,
+            )
+            await works.until(done=n)
+    assert asked.count(True) == 1
+    assert len(begun) == 3
 
 
 async def test_ended_tasks_are_pruned(works):
