@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.orm import Session
 
 from ..statements import turn as statements
-from ._jobs import Job, Outcome, ended_params, outcome_of
+from ._jobs import Job
+from ._outcomes import Outcome, ended_params, outcome_of
 from ._service import is_database, is_hopeless
 
 if TYPE_CHECKING:

@@ -13,13 +13,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..models import value_of
 from ..statements import batch as statements
 from ..values import Holder
+from ._facts import Fact, facts
 from ._jobs import Job, log, sent_keys
 from ._lines import PATIENCE
 from ._service import is_refusal, supervise, wait_for
-from ._turn import facts
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
 _LONGEST = 30.0
 """Seconds between two heartbeats, however long the lease is."""
-Fate = Literal["renewed", "busy", "ended", "lost"]
-"""What became of a lease; *ended* by this very claim."""
+Fate = Literal["renewed"] | Fact
+"""What became of a lease."""
 _TOGETHER = 0.25
 """Heartbeats that are due within this part of a period go together."""
 
@@ -142,6 +141,7 @@ class Leases:
         began = self._loop.time()
         # Sooner given up than a lease could run out on a connection that is silent.
         work = partial(_renewed, core, jobs, self._holder)
+        fates: list[Fate]
         try:
             fates = await self._line.run(work, self._patience)
         except Exception as error:
@@ -153,13 +153,13 @@ class Leases:
                     await self._renew_together(core, half)
                 return
             log.exception("%s: its lease cannot be renewed", jobs[0])
-            fates = ["busy"]
+            fates = ["held"]
         for job, fate in zip(jobs, fates, strict=True):
             every = period(job.lease.total_seconds())
             match fate:
                 case "renewed":
                     job.renew_at = began + every
-                case "busy":
+                case "held":
                     # Whoever has locked the row, nobody can take it meanwhile.
                     job.renew_at = began + every * _TOGETHER
                 case "ended":
@@ -186,15 +186,5 @@ def _renewed(
     if len(renewed) == len(jobs):
         return ["renewed"] * len(jobs)
     missing = [job for index, job in enumerate(jobs) if index not in renewed]
-    found = facts(core.model, missing, connection)
-    columns = core.model.table.c
-
-    def fate(job: Job) -> Fate:
-        row = found.get(job.key)
-        if row is None:
-            return "lost"
-        if value_of(row, columns.lease_token) == job.token:
-            return "busy"
-        return "ended" if value_of(row, columns.ended_token) == job.token else "lost"
-
-    return ["renewed" if index in renewed else fate(job) for index, job in enumerate(jobs)]
+    known = facts(core.model, missing, connection)
+    return ["renewed" if index in renewed else known[job] for index, job in enumerate(jobs)]

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..dialects import channel_of
 from ._executor import Executor
-from ._jobs import Job, Outcome, log
+from ._jobs import Job, log
 from ._leases import Leases, period
 from ._lines import line_to
 from ._listener import Listener
+from ._outcomes import Outcome
 from ._service import WorkerFailed, supervise, wait_for
 from ._sources import Sources
 from ._turn import Turn

@@ -8,36 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from .._drivers import sqlstate
-from ..models import TaskModel, value_of
-from ..statements import batch as batch_statements
 from ..statements import turn as statements
 from ..statements import wakeup
 from ..states import TaskState
 from ..values import Holder
-from ._jobs import Job, Outcome, ended_params, log, released, sent_keys
+from ._ends import Ends
+from ._facts import facts
+from ._jobs import Job, log
+from ._outcomes import Outcome, ended_params, released
 from ._service import is_refusal, wait_for
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from .._core import QueueCore
+    from ..models import TaskModel
     from ._floor import Look
     from ._lines import Line
     from ._sources import Source, Sources
 
-_MOST_ENDS = 1_000
 _CAREFUL = 1.0
 """Seconds for which locked rows are passed over once one was met."""
-_BUSY = 0.1
-"""Seconds until a row that somebody else had locked is tried again."""
 _CONFLICTS = {"40001", "40P01"}
 _MOST_CONFLICTS = 10
 _LOCKED = "55P03"
@@ -81,15 +79,9 @@ class Turn:
         self._holder = holder
         self._poll = poll
         self._start = start
-        self._settled = settled
         self._lost = lost
-        self._pending: dict[TaskModel[Any], deque[Outcome]] = {
-            group.model: deque() for group in groups
-        }
-        self._busy: list[Outcome] = []
-        self._sent: Sequence[Outcome] = ()
+        self._ends = Ends([group.model for group in groups], settled)
         self._unsure: list[tuple[Source, UUID]] = []
-        self._singly = 0
         self._careful_until = 0.0
         self._conflicts = 0
         self._group = 0
@@ -105,7 +97,7 @@ class Turn:
 
     def end(self, outcome: Outcome) -> None:
         """Have an outcome written soon."""
-        self._pending[outcome.job.core.model].append(outcome)
+        self._ends.add(outcome)
         self._news.set()
 
     def freed(self) -> None:
@@ -133,8 +125,7 @@ class Turn:
     @property
     def unwritten(self) -> int:
         """How many outcomes are not known to be written yet."""
-        waiting = sum(len(queue) for queue in self._pending.values())
-        return len(self._sent) + len(self._busy) + waiting
+        return len(self._ends)
 
     # --- The loop ------------------------------------------------------------------------------
 
@@ -152,16 +143,15 @@ class Turn:
                 await self._adopt(*self._unsure[0])
                 self._unsure.pop(0)
             now = loop.time()
-            self._retry_busy(now)
+            if self._ends.retry_rested(now):
+                self._careful_until = now + _CAREFUL
             source = await self._choose(now)
             model = self._model_of(source)
-            if self._singly and model is not None and self._pending[model]:
-                source = None
-            if source is not None and model is not source.model:
-                source = None  # first write what is waiting for another table
+            if source is not None and (model is not source.model or self._ends.singly):
+                source = None  # first write what is waiting for another table, or alone
             if model is not None:
                 await self._take(model, source)
-            elif self._draining and not self._busy:
+            elif self._draining and not self.unwritten:
                 await self._announce()
                 return
             else:
@@ -194,8 +184,8 @@ class Turn:
 
     def _model_of(self, source: Source | None) -> TaskModel[Any] | None:
         """Return which table the next turn is about: a statement writes to one."""
-        waiting = [model for model, queue in self._pending.items() if queue]
-        if source is None:
+        waiting = self._ends.models
+        if source is None or self._ends.singly:
             return waiting[0] if waiting else None
         others = [model for model in waiting if model is not source.model]
         # In turns, or one table's tasks would wait for a pause in the other's.
@@ -206,20 +196,12 @@ class Turn:
         until = [group.ready_at for group in self._groups]
         if not self._claiming or self.running >= self._slots:
             until = []
-        until += [outcome.not_before for outcome in self._busy]
+        until += self._ends.rest_until
         self._news.clear()
         await wait_for(self._news, min(until) - now if until else None)
 
     def _jittered(self) -> float:
         return self._poll * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
-
-    def _retry_busy(self, now: float) -> None:
-        due = [outcome for outcome in self._busy if outcome.not_before <= now]
-        if due:
-            self._busy = [outcome for outcome in self._busy if outcome.not_before > now]
-            for outcome in due:
-                self._pending[outcome.job.core.model].append(outcome)
-            self._careful_until = now + _CAREFUL
 
     async def _announce(self) -> None:
         """Wake other workers for what this one has given back."""
@@ -235,14 +217,7 @@ class Turn:
     async def _take(self, model: TaskModel[Any], source: Source | None) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        pending = self._pending[model]
-        most = _MOST_ENDS
-        if self._singly and pending:
-            self._singly -= 1
-            most = 1
-        outcomes = [pending.popleft() for _ in range(min(len(pending), most))]
-        # In the order of their keys: two workers that end each other's tasks never deadlock.
-        outcomes.sort(key=lambda outcome: outcome.job.key)
+        outcomes = self._ends.take(model)
         limit = min(self._slots - self.running, self._most) if source is not None else 0
         look: Look | None = None
         if source is not None:
@@ -250,26 +225,22 @@ class Turn:
             source.ready_at = inf
         token = uuid4()
         work = self._work(model, outcomes, source, look, limit, token, began)
-        self._sent = outcomes
         try:
             ended, rows, due = await self._line.run(work)
         except Exception as error:
-            self._sent = ()
-            if outcomes and is_refusal(error):
-                self._refused(outcomes, error, alone=source is None)
-                return
-            if not self._is_conflict(error, began):
-                for outcome in outcomes:
-                    outcome.uncertain = True
-                if source is not None:
-                    self._unsure.append((source, token))
-                pending.extendleft(reversed(outcomes))
-                raise
-            pending.extendleft(reversed(outcomes))
             if source is not None:
                 source.wake()
+            if outcomes and is_refusal(error):
+                self._ends.refused(outcomes, error, alone=source is None)
+            elif self._is_conflict(error, began):
+                self._ends.put_back(outcomes)
+            else:
+                self._ends.put_back(outcomes, uncertain=True)
+                if source is not None:
+                    self._unsure.append((source, token))
+                raise
             return
-        self._sent = ()
+        self._ends.answered()
         self._conflicts = 0
         now = loop.time()
         if source is not None and look is not None:
@@ -331,24 +302,6 @@ class Turn:
             return True
         return False
 
-    def _refused(self, outcomes: Sequence[Outcome], error: Exception, *, alone: bool) -> None:
-        """See to it that what cannot be written keeps nothing else from being written.
-
-        Nothing was written. Each is sent again in a statement of its own; the one that fails then
-        is left to its lease, which is renewed no longer.
-        """
-        if alone and len(outcomes) == 1:
-            job = outcomes[0].job
-            log.error(
-                "%s: its end cannot be written; it is left to its lease", job, exc_info=error
-            )
-            self._settle(job)
-            return
-        self._singly = len(outcomes)
-        self._pending[outcomes[0].job.core.model].extendleft(reversed(outcomes))
-        for sources in self._groups:
-            sources.wake()
-
     def _begin(self, jobs: Sequence[Job]) -> None:
         if not self._claiming:
             # The worker was stopped while the claim was under way.
@@ -382,36 +335,25 @@ class Turn:
                 job.source.floor.lower(job.priority, job.position)
                 group.requeued(job.source, 0.0)
                 self._given_back[job.core.name] = job.core
-        self._settle(job)
-
-    def _settle(self, job: Job) -> None:
-        if not job.settled:
-            job.settled = True
-            self._settled(job)
+        self._ends.settle(job)
 
     async def _explain(self, model: TaskModel[Any], missing: Sequence[Outcome]) -> None:
         """See why outcomes were not written: lost, locked by somebody, or written before."""
+        jobs = [outcome.job for outcome in missing]
         try:
-            found = await self._line.run(
-                partial(facts, model, [outcome.job for outcome in missing])
-            )
+            known = await self._line.run(partial(facts, model, jobs))
         except Exception:
-            for outcome in missing:
-                self._pending[model].appendleft(outcome)
+            self._ends.put_back(missing, uncertain=True)
             raise
         now = asyncio.get_running_loop().time()
         for outcome in missing:
-            job, row = outcome.job, found.get(outcome.job.key)
-            columns = model.table.c
-            if row is not None and value_of(row, columns.lease_token) == job.token:
-                # Still ours: somebody has locked the row.
-                outcome.not_before = now + _BUSY
-                self._busy.append(outcome)
+            fact = known[outcome.job]
+            if fact == "held":
+                self._ends.rest(outcome, now)
                 continue
-            ours = row is not None and value_of(row, columns.ended_token) == job.token
-            if not ours and not (outcome.uncertain and outcome.state is TaskState.QUEUED):
-                self._lost(job)
-            self._settle(job)
+            if fact == "lost" and not (outcome.uncertain and outcome.state is TaskState.QUEUED):
+                self._lost(outcome.job)
+            self._ends.settle(outcome.job)
 
     # --- After a lost answer -------------------------------------------------------------------
 
@@ -451,19 +393,3 @@ def _run(
 
 def _notify(statement: Any, params: dict[str, Any], connection: Connection) -> None:
     connection.execute(statement, params)
-
-
-def facts(
-    model: TaskModel[Any], jobs: Iterable[Job], connection: Connection
-) -> dict[tuple[Any, ...], Any]:
-    """Read the rows of jobs as they are, by key: who holds them, and which token ended them."""
-    found: dict[tuple[Any, ...], Any] = {}
-    by_queue: dict[str, list[Job]] = {}
-    for job in jobs:
-        by_queue.setdefault(job.core.name, []).append(job)
-    for name, some in by_queue.items():
-        statement = some[0].core.statements(batch_statements.look)
-        rows = connection.execute(statement, {"tq_queue": name, **sent_keys(some)})
-        for row in rows:
-            found[tuple(value_of(row, column) for column in model.primary_key)] = row
-    return found

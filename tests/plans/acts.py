@@ -12,7 +12,8 @@ from sqla_taskqueue._operations import claiming
 from sqla_taskqueue._sessions import caller
 from sqla_taskqueue.statements import turn as turns
 from sqla_taskqueue.worker import _upkeep as upkeep
-from sqla_taskqueue.worker._jobs import Job, directed, failed, outcome_of, released
+from sqla_taskqueue.worker._jobs import Job
+from sqla_taskqueue.worker._outcomes import directed, failed, outcome_of, released
 from sqla_taskqueue.worker._sources import Source, Sources
 from sqla_taskqueue.worker._turn import Turn
 from tests.plans.filling import AUDITED, CELL, LOGGED, Host

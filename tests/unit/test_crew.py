@@ -7,7 +7,7 @@ import random
 import threading
 from itertools import islice
 
-from sqla_taskqueue.worker._executor import Crew
+from sqla_taskqueue.worker._crew import Crew
 
 
 class Worked:

@@ -10,7 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from sqla_taskqueue import Cancel, Fixed, Handlers, Queue, Retry, Snooze
-from sqla_taskqueue.worker._jobs import Job, directed, failed, outcome_of, released
+from sqla_taskqueue.worker._jobs import Job
+from sqla_taskqueue.worker._outcomes import directed, failed, outcome_of, released
 from sqla_taskqueue.worker._sources import Source
 from tests.workers.hosts import Logged, Task
 
