@@ -68,7 +68,6 @@ class Run:
         self._stopping = asyncio.Event()
         self._services_stop = asyncio.Event()
         self._held: dict[Job, None] = {}
-        self._free = asyncio.Event()
         line = partial(line_to, worker.engine)
         self._turn_line = line("turn", lock_timeout=_LOCK_TIMEOUT)
         groups: dict[Any, list[QueueCore[Any]]] = {}
