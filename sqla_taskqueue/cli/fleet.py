@@ -105,10 +105,14 @@ class Fleet:
             return None
 
     def _stop(self) -> None:
-        """Ask all to end, wait, and kill those that do not."""
+        """Ask all to end, wait, and kill those that do not.
+
+        Not by a signal: a process manager may have sent them one, and a second one means more.
+        """
         for child in self._children:
+            assert child.stdin is not None
             with suppress(OSError):
-                child.terminate()
+                child.stdin.close()
         until = time.monotonic() + self._grace + _MARGIN
         for child in self._children:
             try:

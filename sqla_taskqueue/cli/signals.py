@@ -7,11 +7,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SAME = 0.05
+"""Seconds within which two signals are one: some tools signal a process and its group."""
 _MESSAGE = b"Stopping; a second signal ends at once.\n"
 
 
@@ -29,6 +32,7 @@ class Stopper:
         self._say = say
         self._stop: Callable[[], object] | None = None
         self._at_once: Callable[[], object] = lambda: None
+        self._first: float | None = None
         self.asked = False
         """Whether the end was asked for."""
 
@@ -51,15 +55,23 @@ class Stopper:
             stop()
 
     def ask(self) -> None:
-        """Ask for an orderly end, as the first signal does; from any thread."""
+        """Ask for an orderly end, as the first signal does; from any thread.
+
+        A signal that comes afterwards is still the first: a process manager may signal parent and
+        children, when the parent asks the children, too.
+        """
         self.asked = True
         if self._stop is not None:
             self._stop()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self.asked:
-            self._at_once()
-            end_now(128 + number)
+        now = time.monotonic()
+        if self._first is not None:
+            if now - self._first >= _SAME:
+                self._at_once()
+                end_now(128 + number)
+            return
+        self._first = now
         if self._say:
             # The stream itself may be in the middle of a write.
             with suppress(OSError):

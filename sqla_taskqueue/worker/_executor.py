@@ -23,12 +23,17 @@ from ._effects import (
     work_in_async,
 )
 from ._jobs import Job, TimeLimitExceeded, Told, UnknownTask, log, running
-from ._outcomes import Outcome, directed, failed, outcome_of, released
+from ._outcomes import Outcome, directed, failed, hosts_part, outcome_of, released
 
 if TYPE_CHECKING:
     from ..handlers import AnyHandler
 
 FindHandler = Callable[[type[Any], str, str], "AnyHandler | None"]
+_WORDS: dict[Told, str] = {
+    "lost": "it was told that its lease is lost",
+    "late": "it was told that its time is over",
+    "stopping": "it was told that the worker stops",
+}
 _PUT_OFF = timedelta(seconds=2)
 """How long a task waits at most whose handler the database kept from being called."""
 EndJob = Callable[[Job, Outcome | None], None]
@@ -98,7 +103,7 @@ class Executor:
             if job.begun:
                 job.task.cancel()
         else:
-            log.warning("%s runs in a thread, which cannot be ended: it was told %s", job, why)
+            log.warning("%s runs in a thread, which cannot be ended: %s", job, _WORDS[why])
 
     def tell_late(self, now: float) -> None:
         """Ask those to end whose time is over."""
@@ -217,7 +222,8 @@ class Executor:
             assert job.handler is not None
             limit = job.handler.time_limit
             error = TimeLimitExceeded(f"it took longer than its time limit of {limit}")
-        log.warning("%s failed: %s", job, type(error).__name__, exc_info=error)
+        info = (type(error), error, hosts_part(error.__traceback__))
+        log.warning("%s failed: %s", job, type(error).__name__, exc_info=info)
         return failed(job, error)
 
     def _end(self, job: Job, outcome: Outcome | None) -> None:

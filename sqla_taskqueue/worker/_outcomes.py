@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .. import checks
@@ -19,6 +21,7 @@ from ._jobs import Job, log, sent_keys
 if TYPE_CHECKING:
     from ..models import TaskModel
 
+_PACKAGE = str(Path(__file__).parent.parent)
 _TRACEBACK = 4_000
 """Characters of a traceback that an event keeps: its end."""
 
@@ -168,10 +171,21 @@ def _texts(job: Job, error: object) -> tuple[str, str]:
         return text, text
 
 
+def hosts_part(frames: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from where the library called the host on; all of it if it did not."""
+    part = frames
+    while part is not None and part.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        part = part.tb_next
+    return frames if part is None else part
+
+
 def _traceback(error: BaseException) -> str:
     """Return the end of a traceback."""
     try:
-        text = "".join(traceback.format_exception(error, limit=-10, chain=False))
+        frames = hosts_part(error.__traceback__)
+        text = "".join(
+            traceback.format_exception(type(error), error, frames, limit=-10, chain=False)
+        )
     except BaseException:  # noqa: BLE001 - as above
         return ""
     return text if len(text) <= _TRACEBACK else "…" + text[1 - _TRACEBACK :]

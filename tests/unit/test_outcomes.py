@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 from datetime import datetime, timedelta, timezone
+from types import FunctionType
 from uuid import UUID, uuid4
 
 import pytest
 
-from sqla_taskqueue import Cancel, Fixed, Handlers, Queue, Retry, Snooze
+from sqla_taskqueue import Cancel, Fixed, Handlers, InvalidArgument, Queue, Retry, Snooze, checks
 from sqla_taskqueue.worker._jobs import Job
-from sqla_taskqueue.worker._outcomes import directed, failed, outcome_of, released
+from sqla_taskqueue.worker._outcomes import directed, failed, hosts_part, outcome_of, released
 from sqla_taskqueue.worker._sources import Source
 from tests.workers.hosts import Logged, Task
 
@@ -195,3 +197,23 @@ def test_a_policy_that_fails_ends_nothing(caplog):
     outcome = failed(Job(source, row, UUID(int=7)), ValueError())
     assert outcome.delay > timedelta(0)
     assert "gives no delay" in caplog.text
+
+
+def test_tracebacks_begin_where_the_host_was_called():
+    """The library's own frames above it are left out, and its frames below are kept."""
+
+    def host():
+        checks.duration("after", "no")
+
+    def library(call):
+        call()
+
+    code = library.__code__.replace(co_filename=checks.__file__)
+    try:
+        FunctionType(code, {})(host)
+    except InvalidArgument as error:
+        whole = traceback.extract_tb(error.__traceback__)[1:]
+        part = traceback.extract_tb(hosts_part(error.__traceback__.tb_next))
+    assert [frame.name for frame in whole] == ["library", "host", "duration"]
+    assert [frame.name for frame in part] == ["host", "duration"]
+    assert hosts_part(None) is None
