@@ -31,7 +31,7 @@ Work = Callable[[Connection], T]
 PATIENCE = 15.0
 """Seconds that a statement may take; a connection that is silent for longer is given up."""
 
-_HARMLESS = ("0A", "21", "22", "23", "40", "42", "44", "55", "P0")
+_HARMLESS = ("21", "22", "23", "40", "42", "44", "55", "P0")
 """Classes of errors after which a connection is as good as before."""
 
 

@@ -20,8 +20,9 @@ _HEALTHY = 5.0
 """Seconds after which an interruption is a new one."""
 _HOPELESS = ("28", "3D", "3F", "42")
 """Classes of errors that no waiting cures: no such table, role, database; no permission."""
-_REFUSALS = ("0A", "21", "22", "23", "2F", "38", "39", "44", "54", "P0")
-"""Classes of errors of the data, and of what the host's triggers do with them."""
+_REFUSALS = ("21", "22", "23", "2F", "38", "39", "44", "54", "P0")
+"""Classes of errors of the data, and of what the host's triggers do with them. Not 0A: a plan that
+a change of the table has made invalid is made anew on another connection."""
 _NEVERTHELESS = "42P05"
 """A prepared statement that exists already: another connection will do."""
 _MOST_FAULTS = 5

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from datetime import timedelta
 from itertools import count
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from sqla_taskqueue import Cancel, Claim, Fixed, Handlers, Queue, Retry, Snooze, Worker
 from tests.behaviour.hosts import Base as Shared
@@ -14,7 +18,7 @@ from tests.behaviour.hosts import Board, Logged, Pair
 from tests.plans.hosts import Audited, Cell, Grid, Word
 from tests.plans.hosts import Base as Further
 from tests.surroundings.application import application
-from tests.workers.hosts import Base
+from tests.workers.hosts import Base, Effect
 from tests.workers.working import NEVER, Works, running
 
 HOUR = timedelta(hours=1)
@@ -212,6 +216,41 @@ async def test_engines_of_every_isolation_level(twin, level):
         await works.until(done=200)
     assert sorted(works.started) == [*range(200)]
     assert twin.sql("SELECT DISTINCT attempt FROM tasks") == [(1,)]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE", "AUTOCOMMIT"])
+async def test_effects_at_every_isolation_level(twin, level):
+    """B24: they come with the end of their task or not at all, though leases are renewed meanwhile."""
+    works = Works(twin)
+
+    def effect(claim):
+        return Effect.__table__.insert().values(number=claim.payload["n"])
+
+    if twin.is_async:
+
+        @works.handlers.handler(retry=Fixed(timedelta(0)))
+        async def work(session: AsyncSession, claim: Claim) -> None:
+            await session.execute(effect(claim))
+            await asyncio.sleep(0.3)
+            if claim.attempt == 1:
+                raise Out
+    else:
+
+        @works.handlers.handler(retry=Fixed(timedelta(0)))
+        def work(session: Session, claim: Claim) -> None:
+            session.execute(effect(claim))
+            threading.Event().wait(0.3)
+            if claim.attempt == 1:
+                raise Out
+
+    await works.send("work", *({"n": n} for n in range(5)))
+    engine = works.new_engine(isolation_level=level)
+    async with works.worker(engine=engine, lease=timedelta(seconds=0.3)):
+        await works.until(done=5)
+    assert twin.sql("SELECT number, count(*) FROM effects GROUP BY 1 ORDER BY 1") == [
+        (n, 1) for n in range(5)
+    ]
+    assert twin.sql("SELECT DISTINCT attempt FROM tasks") == [(2,)]
 
 
 async def test_listeners_and_hooks_of_the_host_are_kept(twin):

@@ -262,6 +262,26 @@ async def server_of_its_own(*drivers):
 
 
 @of_each_kind
+async def test_the_table_is_changed_meanwhile(works):
+    """Prepared statements lose their plans, and may not even return what they returned."""
+    started = counted(works)
+    try:
+        async with works.worker(poll=50 * MS):
+            for n in range(10):
+                await works.send("work", {"n": n})
+                await works.until(done=n + 1)
+            works.twin.sql("ALTER TABLE tasks ADD COLUMN more integer")
+            await works.send("work", {"n": 10})
+            await works.until(done=11)
+            works.twin.sql("ALTER TABLE tasks ALTER COLUMN priority TYPE bigint")
+            await works.send("work", {"n": 11})
+            await works.until(done=12)
+    finally:
+        works.twin.database.reset()
+    assert sorted(started) == [*range(12)]
+
+
+@of_each_kind
 async def test_the_database_is_read_only_for_a_while(works, caplog):
     """As after a failover to a replica: nothing can be claimed, until it can again."""
     started = counted(works)
