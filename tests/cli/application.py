@@ -27,27 +27,32 @@ def pid() -> int:
     return os.getpid()
 
 
+def began(name: str) -> None:
+    """Tell the test, in one piece."""
+    os.write(2, f"{name} began\n".encode())
+
+
 async def short() -> None:
     """Take a moment."""
+    began("short")
     await asyncio.sleep(0.3)
 
 
 async def endless() -> None:
     """Wait for ever."""
+    began("endless")
     await asyncio.Event().wait()
 
 
 def thread() -> None:
     """Wait for ever, in a thread."""
+    began("thread")
     threading.Event().wait()
-
-
-def blocking() -> None:
-    """Nothing else happens in the event loop meanwhile."""
 
 
 async def blocking_loop() -> None:
     """Block the event loop for ever."""
+    began("blocking_loop")
     threading.Event().wait()
 
 

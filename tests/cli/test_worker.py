@@ -47,11 +47,15 @@ class Command:
     def send(self, number: int) -> None:
         self.process.send_signal(number)
 
+    async def until(self, *words: str) -> None:
+        """Wait until it has said so much; words given twice, twice."""
+        async with asyncio.timeout(PATIENCE):
+            while any(self.text.count(word) < words.count(word) for word in words):
+                await asyncio.sleep(0.005)
+
     async def send_again(self, number: int) -> None:
         """Send another signal once the first was seen, and not in the same moment."""
-        async with asyncio.timeout(PATIENCE):
-            while "second signal" not in self.text:
-                await asyncio.sleep(0.005)
+        await self.until("second signal")
         await asyncio.sleep(0.1)
         self.send(number)
 
@@ -103,11 +107,6 @@ def is_alive(pid):
     with suppress(OSError):
         return " Z " not in Path(f"/proc/{pid}/stat").read_text()
     return False
-
-
-def claimed(works):
-    """Return the names of the tasks that are being worked on."""
-    return {name for (name,) in works.twin.sql("SELECT name FROM tasks WHERE state = 'claimed'")}
 
 
 # --- Running -----------------------------------------------------------------------------------
@@ -178,7 +177,7 @@ async def test_it_stops_in_order(works):
         await works.send(name, None, priority=-1)
     await works.send("pid", *[None] * 5)
     async with command(works, "--concurrency", "3", "--grace", "1") as running:
-        await works.twin.until(lambda: claimed(works) >= {"endless", "thread"})
+        await running.until("short began", "endless began", "thread began")
         running.send(signal.SIGTERM)
         assert await running.ended() == 0
     rows = works.twin.sql("SELECT name, state, attempt, lease_token IS NULL FROM tasks")
@@ -197,7 +196,7 @@ async def test_a_second_signal_ends_it_at_once(works, name):
     """Whatever its handlers do, and though its grace period is an hour."""
     await works.send(name, None)
     async with command(works, "--grace", "3600") as running:
-        await works.twin.until(lambda: claimed(works))
+        await running.until(f"{name} began")
         running.send(signal.SIGTERM)
         await running.send_again(signal.SIGTERM)
         assert await running.ended() == 128 + signal.SIGTERM
@@ -208,7 +207,7 @@ async def test_a_second_signal_ends_it_at_once(works, name):
 async def test_it_stops_when_idle(works):
     """At once, and also while it is still starting."""
     async with command(works) as running:
-        await works.twin.until(lambda: "begins" in running.text)
+        await running.until("begins")
         running.send(signal.SIGTERM)
         assert await running.ended() == 0
 
@@ -219,7 +218,7 @@ async def test_a_process_manager_that_signals_all_of_them(works, processes):
     """Parent and children at once, each of them twice in the same moment: it is one request."""
     await works.send("short", *[None] * 2)
     async with command(works, "--processes", processes, "--concurrency", "1") as running:
-        await works.twin.until(lambda: works.states().get("claimed", 0) == int(processes))
+        await running.until(*["short began\n"] * int(processes))
         pids = [running.process.pid, *descendants(running.process.pid)]
         for pid in pids * 2:
             os.kill(pid, signal.SIGTERM)
@@ -305,7 +304,7 @@ async def test_processes_are_replaced_and_stop_together(works):
         first = await until_both_have_worked()
         killed = min(first)
         os.kill(killed, signal.SIGKILL)
-        await works.twin.until(lambda: "another takes its place" in running.text)
+        await running.until("another takes its place")
         second = await until_both_have_worked()
         assert killed not in second
         assert parent not in second
@@ -325,6 +324,7 @@ async def test_processes_end_after_their_parent_was_killed(works):
     await works.send("endless", *[None] * 4)
     async with command(works, "--processes", "2", "--grace", "0") as running:
         await works.until(claimed=4)
+        await running.until(*["endless began\n"] * 4)
         children = [*descendants(running.process.pid)]
         assert len(children) == 2
         running.send(signal.SIGKILL)
@@ -339,6 +339,7 @@ async def test_a_second_signal_ends_all_processes_at_once(works):
     await works.send("endless", *[None] * 4)
     async with command(works, "--processes", "2", "--grace", "3600") as running:
         await works.until(claimed=4)
+        await running.until(*["endless began\n"] * 4)
         children = [*descendants(running.process.pid)]
         running.send(signal.SIGTERM)
         await running.send_again(signal.SIGTERM)
