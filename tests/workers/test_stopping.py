@@ -199,7 +199,8 @@ async def test_leases_are_kept_during_the_grace_period(works):
         began.append(1)
         await go.wait()
 
-    worker = works.new_worker(grace=LONG, lease=300 * MS)
+    lease = 600 * MS
+    worker = works.new_worker(grace=LONG, lease=lease)
     await works.send("work", None)
     async with running(worker):
         await works.twin.until(lambda: began)
@@ -207,7 +208,7 @@ async def test_leases_are_kept_during_the_grace_period(works):
             worker.stop()
             before = works.twin.scalar("SELECT heartbeat_at FROM tasks")
             await works.twin.until(
-                lambda: works.twin.scalar("SELECT heartbeat_at FROM tasks") > before + 3 * 300 * MS
+                lambda: works.twin.scalar("SELECT heartbeat_at FROM tasks") > before + 3 * lease
             )
             go.set()
             await works.until(done=1)
