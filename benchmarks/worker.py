@@ -10,11 +10,13 @@ time from the beginning of the enqueuing COMMIT to the first line of the handler
 *Delayed*: tasks that are due 0.2 to 1 s after they were enqueued: how late their handler begins,
 by the database's clock on the same machine.
 
-Worker and raw loop take turns in each round; medians of all rounds, and for throughput the
-quartiles. The server keeps its defaults (fsync and synchronous_commit on); it shares the machine
-with the client.
+Worker and raw loop take turns in each round and change places with the next; the first round of
+throughput warms up and does not count. Medians of all rounds, and for throughput the quartiles;
+waits are those of all rounds together. The server is started for the run and keeps its defaults
+(fsync and synchronous_commit on: its own answer is shown); it shares the machine with the client.
 
-    python -m benchmarks.worker [--quick] [--rounds N] [--drivers NAME,…] [--json FILE] [--url …]
+    python -m benchmarks.worker [--quick] [--rounds N] [--tasks N] [--drivers NAME,…]
+                                [--json FILE] [--url postgresql://…]
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
-from itertools import product
+from itertools import count, product
 from pathlib import Path
+from typing import NamedTuple
 
 import sqlalchemy
 from rich.console import Console
@@ -51,6 +55,11 @@ CONCURRENCIES = (10, 100)
 PAYLOAD = {"user_id": 7, "text": "x" * 70}
 POLL = timedelta(seconds=0.1)
 """How often a worker polls that does not listen, where its pickup is measured."""
+CHANCE = random.Random(7)
+PATIENCE = 120.0
+"""Seconds after which tasks that were not begun never will be."""
+SETTINGS = ("server_version", "fsync", "synchronous_commit", "shared_buffers", "autovacuum")
+"""What the server is asked to say of itself."""
 DRIVERS = {"psycopg": False, "psycopg2": False, "psycopg async": True, "asyncpg": True}
 """By name: whether its engine is asynchronous."""
 
@@ -64,6 +73,20 @@ class Task(UuidId, TaskMixin, Base):
 
 
 QUEUE = Queue(Task, "work")
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    rounds: int
+    many: int
+    """The backlog at 100 at once."""
+    few: int
+    """The backlog at 10 at once."""
+    pickups: int
+    """In each round, and delayed tasks as many."""
+    settle: float
+    """Seconds until a worker is taken for connected and idle."""
 
 
 class Bench:
@@ -94,6 +117,17 @@ class Bench:
         with self.admin.begin() as connection:
             connection.execute(text(f"TRUNCATE {TABLE}"))
 
+    def wake(self) -> None:
+        """Have whoever listens look, though there is nothing."""
+        with self.admin.begin() as connection:
+            connection.execute(
+                text("SELECT pg_notify(:channel, '')"), {"channel": channel_of(Task.__table__)}
+            )
+
+    def settings(self) -> dict[str, str]:
+        with self.admin.connect() as connection:
+            return {name: connection.scalar(text(f"SHOW {name}")) for name in SETTINGS}
+
     def done(self) -> int:
         with self.admin.connect() as connection:
             return connection.scalar(text(f"SELECT count(*) FROM {TABLE} WHERE state = 'done'"))
@@ -107,19 +141,17 @@ class Meter:
     """Counts tasks, and reads the clocks at the first tenth and at the last one."""
 
     def __init__(self, number: int) -> None:
-        self.count = 0
+        self.numbers = count(1)
         self.first, self.last = number // 10, number
-        self.over = threading.Event()
         self.call = lambda: None
 
     def tick(self, *_) -> None:
-        self.count += 1
-        if self.count == self.first:
+        number = next(self.numbers)  # in one step, whichever thread it is
+        if number == self.first:
             self.begun, self.cpu = time.perf_counter(), time.process_time()
-        elif self.count == self.last:
+        elif number == self.last:
             self.seconds = time.perf_counter() - self.begun
             self.cpu = time.process_time() - self.cpu
-            self.over.set()
             self.call()
 
     def rate(self) -> float:
@@ -202,43 +234,75 @@ class Pickups:
             self.over.set()
 
     def send(self) -> None:
-        """Enqueue at random gaps, once the worker is idle."""
-        chance = random.Random(7)
+        """Enqueue at random gaps."""
         with Session(self.bench.admin) as session:
             for n in range(self.number):
-                time.sleep(chance.uniform(0.01, 0.03))
+                time.sleep(CHANCE.uniform(0.01, 0.03))
                 QUEUE.enqueue(session, "work", {"user_id": n, "text": ""})
                 self.sent[n] = time.perf_counter()
                 session.commit()
+
+    def wait(self) -> None:
+        """Wait until all are begun."""
+        if not self.over.wait(PATIENCE):
+            raise RuntimeError(f"{len(self.begun)} of {self.number} tasks were begun")
 
     def milliseconds(self) -> list[float]:
         return [(self.begun[n] - self.sent[n]) * 1e3 for n in range(self.number)]
 
 
-def worker_pickup(bench, driver, concurrency, listen, number) -> list[float]:
+class Delays(Pickups):
+    """Enqueues delayed tasks in one go, and takes by how much each is late."""
+
+    def tick(self, n, *_) -> None:
+        self.begun[n] = time.time()
+        if len(self.begun) == self.number:
+            self.over.set()
+
+    def send(self) -> None:
+        with Session(self.bench.admin) as session, session.begin():
+            for n in range(self.number):
+                delay = timedelta(seconds=CHANCE.uniform(0.2, 1))
+                QUEUE.enqueue(session, "work", {"user_id": n, "text": ""}, delay=delay)
+
+    def milliseconds(self) -> list[float]:
+        query = f"SELECT (payload->>'user_id')::int, extract(epoch FROM run_at) FROM {TABLE}"
+        with self.bench.admin.connect() as connection:
+            due = dict(connection.execute(text(query)).all())
+        return [(self.begun[n] - float(due[n])) * 1e3 for n in range(self.number)]
+
+
+def worker_waits(bench, sent: Pickups, driver, settle, **options) -> list[float]:
+    """Have an idle worker begin what is sent; return the waits."""
     bench.empty()
-    pickups = Pickups(bench, number)
 
     async def run():
-        worker = Worker(
-            bench.engine(driver),
-            handlers_of(pickups.tick, "async"),
-            concurrency=concurrency,
-            listen=listen,
-            poll=timedelta(seconds=1) if listen else POLL,
-        )
+        worker = Worker(bench.engine(driver), handlers_of(sent.tick, "async"), **options)
         running = asyncio.create_task(worker.run())
-        await asyncio.sleep(0.3)  # connected, and idle
-        await asyncio.to_thread(pickups.send)
-        await asyncio.to_thread(pickups.over.wait)
+        await asyncio.sleep(settle)  # connected, and idle
+        await asyncio.to_thread(sent.send)
+        await asyncio.to_thread(sent.wait)
         worker.stop()
         await running
 
     asyncio.run(run())
-    return pickups.milliseconds()
+    return sent.milliseconds()
 
 
-def raw_pickup(bench, driver, limit, number) -> list[float]:
+def worker_pickup(bench, driver, concurrency, listen, number, settle) -> list[float]:
+    poll = timedelta(seconds=1) if listen else POLL
+    return worker_waits(
+        bench,
+        Pickups(bench, number),
+        driver,
+        settle,
+        concurrency=concurrency,
+        listen=listen,
+        poll=poll,
+    )
+
+
+def raw_pickup(bench, driver, limit, number, settle) -> list[float]:
     bench.empty()
     pickups, stopped = Pickups(bench, number), threading.Event()
     channel, make = channel_of(Task.__table__), RAW[driver]
@@ -265,91 +329,100 @@ def raw_pickup(bench, driver, limit, number) -> list[float]:
 
         thread = threading.Thread(target=run)
     thread.start()
-    time.sleep(0.3)
-    pickups.send()
-    pickups.over.wait()
-    stopped.set()
-    thread.join()
+    time.sleep(settle)
+    try:
+        pickups.send()
+        pickups.wait()
+    finally:
+        stopped.set()
+        bench.wake()
+        thread.join()
     return pickups.milliseconds()
-
-
-def delayed(bench, driver, number) -> list[float]:
-    """Return by how many milliseconds delayed tasks were late."""
-    bench.empty()
-    chance = random.Random(8)
-    begun: dict[int, float] = {}
-    over = threading.Event()
-
-    def tick(n, *_):
-        begun[n] = time.time()
-        if len(begun) == number:
-            over.set()
-
-    async def run():
-        worker = Worker(bench.engine(driver), handlers_of(tick, "async"))
-        running = asyncio.create_task(worker.run())
-        await asyncio.sleep(0.3)
-        await asyncio.to_thread(send)
-        await asyncio.to_thread(over.wait)
-        worker.stop()
-        await running
-
-    def send():
-        with Session(bench.admin) as session, session.begin():
-            for n in range(number):
-                delay = timedelta(seconds=chance.uniform(0.2, 1))
-                QUEUE.enqueue(session, "work", {"user_id": n, "text": ""}, delay=delay)
-
-    asyncio.run(run())
-    with bench.admin.connect() as connection:
-        query = f"SELECT (payload->>'user_id')::int, extract(epoch FROM run_at) FROM {TABLE}"
-        due = dict(connection.execute(text(query)).all())
-    return [(begun[n] - float(due[n])) * 1e3 for n in range(number)]
 
 
 # --- The run -----------------------------------------------------------------------------------
 
 
-def run(url, drivers: list[str], rounds: int, sizes: dict[str, int]) -> dict[str, list[dict]]:
-    """Measure everything; one more round comes first, and does not count."""
-    bench = Bench(url)
-    rates: dict[tuple, list] = {}
-    pickups: dict[tuple, list] = {}
-    late: dict[tuple, list] = {}
+class Figures:
+    """What is measured, by round: for each kind of figure and each configuration."""
+
+    def __init__(self) -> None:
+        self.rates: dict[tuple, list[tuple[float, float]]] = {}
+        self.pickups: dict[tuple, list[float]] = {}
+        self.late: dict[tuple, list[float]] = {}
+
+    def as_dict(self) -> dict[str, list[dict]]:
+        return {
+            "throughput": [throughput(*one, self.rates) for one in sorted_by_key(self.rates)],
+            "pickup": [pickup(*one) for one in sorted_by_key(self.pickups)],
+            "delayed": [{"driver": key[0], **spread(of)} for key, of in self.late.items()],
+        }
+
+
+def sorted_by_key(measured: dict[tuple, list]) -> list[tuple[tuple, list]]:
+    """Return what was measured in the tables' order: raw loops first, LISTEN before polling."""
+    drivers = list(DRIVERS)
+    order = {key: (drivers.index(key[0]), *key[1:-1], not key[-1]) for key in measured}
+    return sorted(measured.items(), key=lambda one: order[one[0]])
+
+
+def rate_measures(bench, driver, concurrency, sizes: Sizes) -> dict[tuple, partial]:
+    tasks = sizes.many if concurrency > 10 else sizes.few
+    measures = {("raw loop", "", True): partial(raw_rate, bench, driver, concurrency, tasks)}
+    for kind, listen in product(("async", "plain"), (True, False)):
+        measures["worker", kind, listen] = partial(
+            worker_rate, bench, driver, kind, concurrency, listen, tasks
+        )
+    return measures
+
+
+def wait_measures(bench, driver, concurrency, sizes: Sizes) -> dict[tuple, partial]:
+    often = (sizes.pickups, sizes.settle)
+    measures = {("raw loop", True): partial(raw_pickup, bench, driver, concurrency, *often)}
+    for listen in (True, False):
+        measures["worker", listen] = partial(
+            worker_pickup, bench, driver, concurrency, listen, *often
+        )
+    return measures
+
+
+def in_turn(measures: dict[tuple, partial], number: int) -> list[tuple[tuple, partial]]:
+    """Return the measures of a round, in every other one the last first."""
+    return list(measures.items())[:: -1 if number % 2 else 1]
+
+
+def run(url, drivers: list[str], sizes: Sizes) -> tuple[dict[str, str], dict[str, list[dict]]]:
+    """Measure everything; return the server's settings, and the figures."""
+    bench, figures = Bench(url), Figures()
     configurations = [*product(drivers, CONCURRENCIES)]
+    warm_up = sizes.rounds > 1
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("measuring", total=(rounds + (rounds > 1)) * len(configurations))
-        for number in range(-(rounds > 1), rounds):
+        total = (2 * sizes.rounds + warm_up) * len(configurations)
+        bar = progress.add_task("measuring", total=total)
+        for number in range(-warm_up, sizes.rounds):
             for driver, concurrency in configurations:
-                tasks = sizes["many"] if concurrency > 10 else sizes["few"]
-                measured = {("raw loop", "", True): raw_rate(bench, driver, concurrency, tasks)}
-                for kind, listen in product(("async", "plain"), (True, False)):
-                    measured["worker", kind, listen] = worker_rate(
-                        bench, driver, kind, concurrency, listen, tasks
-                    )
-                if number >= 0:
-                    for what, one in measured.items():
-                        rates.setdefault((driver, concurrency, *what), []).append(one)
+                measures = rate_measures(bench, driver, concurrency, sizes)
+                for what, measure in in_turn(measures, number):
+                    one = measure()
+                    if number >= 0:
+                        figures.rates.setdefault((driver, concurrency, *what), []).append(one)
                 progress.advance(bar)
-        for driver, concurrency in configurations:
-            many = sizes["pickups"]
-            raw = raw_pickup(bench, driver, concurrency, many)
-            pickups[driver, concurrency, "raw loop", True] = raw
-            for listen in (True, False):
-                pickups[driver, concurrency, "worker", listen] = worker_pickup(
-                    bench, driver, concurrency, listen, many
-                )
-        for driver in drivers:
-            late[driver,] = delayed(bench, driver, sizes["pickups"])
+        for number in range(sizes.rounds):
+            for driver, concurrency in configurations:
+                measures = wait_measures(bench, driver, concurrency, sizes)
+                for what, measure in in_turn(measures, number):
+                    figures.pickups.setdefault((driver, concurrency, *what), []).extend(measure())
+                progress.advance(bar)
+            for driver in drivers:
+                late = worker_waits(bench, Delays(bench, sizes.pickups), driver, sizes.settle)
+                figures.late.setdefault((driver,), []).extend(late)
+    settings = bench.settings()
     bench.close()
-    return {
-        "throughput": [throughput(key, values, rates) for key, values in rates.items()],
-        "pickup": [pickup(key, values) for key, values in pickups.items()],
-        "delayed": [{"driver": key[0], **spread(values)} for key, values in late.items()],
-    }
+    return settings, figures.as_dict()
 
 
 def throughput(key: tuple, values: list, rates: dict) -> dict:
+    """Return the figures of one configuration; ratios are to the raw loop of the same round."""
     driver, concurrency, who, kind, listen = key
     by_round = [rate for rate, _ in values]
     raw = [rate for rate, _ in rates[driver, concurrency, "raw loop", "", True]]
@@ -387,13 +460,13 @@ def spread(milliseconds: list[float]) -> dict:
 
 
 def tables(figures: dict[str, list[dict]]) -> list[Shown]:
-    rates = Shown(title="Tasks per second of one worker process")
+    rates = Shown(title="Tasks per second of one worker process, with async and plain handlers")
     for name in ("driver", "at once", "who"):
         rates.add_column(name)
     for name in ("tasks/s", "quartiles", "of the raw loop", "CPU, µs/task"):
         rates.add_column(name, justify="right")
     for one in figures["throughput"]:
-        how = f"{one['handlers']} handlers, {'LISTEN' if one['listen'] else 'poll only'}"
+        how = f"worker, {one['handlers']}, {'LISTEN' if one['listen'] else 'poll only'}"
         rates.add_row(
             one["driver"],
             str(one["concurrency"]),
@@ -433,6 +506,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count (5)")
     parser.add_argument("--tasks", type=int, default=20_000, help="backlog at 100 at once (20000)")
+    parser.add_argument(
+        "--pickups", type=int, default=50, help="waits taken in each round, with each driver (50)"
+    )
     parser.add_argument("--drivers", default=",".join(DRIVERS), help="with commas")
     parser.add_argument("--quick", action="store_true", help="one round of few tasks: a trial")
     parser.add_argument("--url", help="a database to use instead of an embedded server")
@@ -441,19 +517,18 @@ def main() -> None:
     drivers = options.drivers.split(",")
     if unknown := {*drivers} - {*DRIVERS}:
         parser.error(f"no driver {', '.join(sorted(unknown))}; there are {', '.join(DRIVERS)}")
-    sizes = {"many": options.tasks, "few": options.tasks // 4, "pickups": 200}
-    rounds = options.rounds
+    sizes = Sizes(options.rounds, options.tasks, options.tasks // 4, options.pickups, settle=0.3)
     if options.quick:
-        rounds, sizes = 1, {"many": 1_000, "few": 200, "pickups": 10}
+        sizes = Sizes(rounds=1, many=1_000, few=200, pickups=5, settle=0.1)
     with database(options.url) as url:
-        figures = run(url, drivers, rounds, sizes)
+        settings, figures = run(url, drivers, sizes)
     setting = {
         "python": platform.python_version(),
         "sqlalchemy": sqlalchemy.__version__,
         **{name: version(name) for name in ("psycopg", "psycopg2-binary", "asyncpg")},
         "cores": os.cpu_count(),
-        "rounds": rounds,
-        **sizes,
+        **sizes._asdict(),
+        **settings,
     }
     console = Console(width=None if sys.stdout.isatty() else 110)
     for one in tables(figures):
