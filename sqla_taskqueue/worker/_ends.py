@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ._jobs import Job, log
@@ -66,8 +67,10 @@ class Ends:
             self._singly -= 1
             most = 1
         outcomes = [waiting.popleft() for _ in range(min(len(waiting), most))]
-        # In the order of their keys: two workers that end each other's tasks never deadlock.
-        outcomes.sort(key=lambda outcome: outcome.job.key)
+        # In the order of their keys: two workers that end each other's tasks never deadlock. Keys
+        # that Python cannot compare stay as they are, and a deadlock is tried again.
+        with suppress(TypeError):
+            outcomes.sort(key=lambda outcome: outcome.job.key)
         self._sent = outcomes
         return outcomes
 

@@ -9,7 +9,7 @@ a clock alone or by a short batch: each full look costs in proportion to all tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -25,9 +25,14 @@ _MEMORY = 0.2
 
 
 class Floor:
-    """What a worker knows of one queue and scope. Times are of the process's monotonic clock."""
+    """What a worker knows of one queue and scope. Times are of the process's monotonic clock.
 
-    def __init__(self) -> None:
+    Args:
+        rank: What positions are compared by; by default themselves.
+    """
+
+    def __init__(self, rank: Callable[[Position], Any] = lambda position: position) -> None:
+        self._rank = rank
         self.lanes: dict[int, Position] = {}
         self.next_full = 0.0
         self.next_back = 0.0
@@ -57,17 +62,18 @@ class Floor:
             found: Priority and position of each claimed task.
             limit: How many it could have found.
         """
+        rank = self._rank
         highest: dict[int, Position] = {}
         total = 0
         for priority, position in found:
             total += 1
-            if priority not in highest or position > highest[priority]:
+            if priority not in highest or rank(position) > rank(highest[priority]):
                 highest[priority] = position
         exhausted = total < limit
         for priority, position in highest.items():
             before = self.lanes.get(priority)
             # There may be more between the last one found and the floor, unless none is left.
-            if not exhausted or before is None or position > before:
+            if not exhausted or before is None or rank(position) > rank(before):
                 self.lanes[priority] = position
         extra = max(seconds - self._usual, 0.0)
         if look == "full":
@@ -80,7 +86,7 @@ class Floor:
     def lower(self, priority: int, position: Position) -> None:
         """Note that a task of one's own is queued again at *position*, due at once."""
         floor = self.lanes.get(priority)
-        if floor is not None and position <= floor:
+        if floor is not None and self._rank(position) <= self._rank(floor):
             self.lanes[priority] = (position[0] - timedelta(microseconds=1), *position[1:])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from ..statements import turn as statements
 from ._floor import Floor, Look, Position
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Column, Connection
 
     from .._core import QueueCore
     from ..models import TaskModel
@@ -26,7 +26,6 @@ class Source:
     def __init__(self, core: QueueCore[Any], lease: timedelta) -> None:
         self.core = core
         self.lease = lease
-        self.floor = Floor()
         self.place = (core.name, *(core.scope[name] for name in core.model.scope))
         """Which queue and scope."""
         self.ready_at = 0.0
@@ -36,6 +35,9 @@ class Source:
         self.key_size = len(key)
         self._free = [index for index, column in enumerate(key) if column in set(free)]
         self._names = [column.key for column in free]
+        # What Python cannot put in order ranks by its time alone: a look further back finds it.
+        self.rank: Callable[[Position], Any] = _all_of_it if all(map(_has_order, free)) else _time
+        self.floor = Floor(self.rank)
 
     def __repr__(self) -> str:
         scope = "".join(f", {name}={value!r}" for name, value in self.core.scope.items())
@@ -89,6 +91,23 @@ class Source:
     def look_by(self, then: float) -> None:
         """Look again at *then* if not before: a task is due."""
         self.ready_at = min(self.ready_at, then)
+
+
+def _all_of_it(position: Position) -> Any:
+    return position
+
+
+def _time(position: Position) -> Any:
+    return position[0]
+
+
+def _has_order(column: Column[Any]) -> bool:
+    """Tell whether Python can compare a column's values: an ``Enum``'s, for one, it cannot."""
+    try:
+        kind = column.type.python_type
+    except NotImplementedError:
+        return False
+    return kind.__lt__ is not object.__lt__
 
 
 class Sources:

@@ -246,7 +246,8 @@ class Turn:
         if source is not None and look is not None:
             jobs = [Job(source, row, token) for row in rows]
             # As they were claimed: the statement returns them in whatever order it wrote them.
-            jobs.sort(key=_order)
+            rank = source.rank
+            jobs.sort(key=lambda job: (job.priority, rank(job.position)))
             source.learn(look, now, now - began, jobs, limit=limit)
             if source.empty:
                 rest = self._jittered()
@@ -368,10 +369,6 @@ class Turn:
         self._begin(jobs)
         for job in jobs:
             job.renew_at = 0.0  # nobody knows how much of the lease is left
-
-
-def _order(job: Job) -> tuple[Any, ...]:
-    return job.priority, job.position
 
 
 def _run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import threading
 from datetime import timedelta
 from itertools import count
@@ -10,9 +11,9 @@ from itertools import count
 import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sqla_taskqueue import Cancel, Claim, Fixed, Handlers, Queue, Retry, Snooze, Worker
+from sqla_taskqueue import Cancel, Claim, Fixed, Handlers, Queue, Retry, Snooze, TaskMixin, Worker
 from tests.behaviour.hosts import Base as Shared
 from tests.behaviour.hosts import Board, Logged, Pair
 from tests.plans.hosts import Audited, Cell, Grid, Word
@@ -160,6 +161,47 @@ async def test_a_worker_writes_what_the_queue_writes(twin, model):
         ]
     if model is Audited:
         assert twin.scalar(f"SELECT count(*) FROM {table} WHERE touched IS NULL") == 0
+
+
+class Size(enum.Enum):
+    """What Python cannot put in order."""
+
+    LARGE = "large"
+    SMALL = "small"
+
+
+class EnumBase(DeclarativeBase):
+    pass
+
+
+class Boxed(TaskMixin, EnumBase):
+    """With an enum in its key."""
+
+    __tablename__ = "boxed"
+    size: Mapped[Size] = mapped_column(primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+async def test_keys_that_python_cannot_put_in_order(twin):
+    """Their tasks are worked on all the same, given back and taken again."""
+    works = Works(twin, Queue(Boxed, "work", retry=Fixed(timedelta(0))))
+    twin.create(EnumBase.metadata)
+
+    @works.handlers.handler
+    async def work(claim: Claim) -> None:
+        if claim.attempt == 1 and claim.id[1] % 3 == 0:
+            raise Out
+
+    queue = twin.queue(Boxed, "work")
+    async with works.worker(concurrency=10):
+        async with twin.begin() as session:
+            for number in range(60):
+                await queue.enqueue(session, "work", id=([*Size][number % 2], number))
+        await works.until(done=60)
+    assert twin.sql("SELECT attempt, count(*) FROM boxed GROUP BY 1 ORDER BY 1") == [
+        (1, 40),
+        (2, 20),
+    ]
 
 
 @pytest.mark.parametrize("schema", [None, "customer"], ids=["partitioned", "translated"])
