@@ -104,7 +104,7 @@ def _time(position: Position) -> Any:
 def _has_order(column: Column[Any]) -> bool:
     """Tell whether Python can compare a column's values: an ``Enum``'s, for one, it cannot."""
     try:
-        kind = column.type.python_type
+        kind: Any = column.type.python_type
     except NotImplementedError:
         return False
     return kind.__lt__ is not object.__lt__
