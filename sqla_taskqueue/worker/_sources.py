@@ -107,7 +107,7 @@ def _has_order(column: Column[Any]) -> bool:
         kind: Any = column.type.python_type
     except NotImplementedError:
         return False
-    return kind.__lt__ is not object.__lt__
+    return any("__lt__" in vars(of) for of in kind.__mro__[:-1])  # all but object's own
 
 
 class Sources:
