@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ..statements import turn as statements
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _BEGINNING = timedelta(days=-36_500)
 _BACK = timedelta(seconds=5)
+_FIND_SHARE = 20
+"""The search for scopes takes at most one part in so many of the time."""
+_MOST_FORGOTTEN = 1_000
+"""How many floors of scopes without tasks are kept."""
 
 
 class Source:
@@ -132,6 +137,8 @@ class Sources:
         self.finds = scopes is None and not whole
         """Whether its scopes have to be found."""
         self.find_at = 0.0
+        self._find_not_before = 0.0
+        self._forgotten: dict[tuple[Any, ...], Source] = {}
         self._known: dict[tuple[Any, ...], Source] = {}
         if not self.finds:
             for core in cores:
@@ -173,14 +180,23 @@ class Sources:
             if queue is None or source.core.name == queue:
                 source.wake()
         if queue is None or queue in self._cores:
-            self.find_at = 0.0
+            self.find_at = self._find_not_before
 
     def requeued(self, source: Source, then: float) -> None:
         """Take note that a task of a source is queued again, and due at *then*."""
         source.look_by(then)
         if self.finds and self._known.get(source.place) is not source:
             # Its scope had no other task, and was forgotten.
-            self.find_at = min(self.find_at, then)
+            self.find_at = min(self.find_at, max(then, self._find_not_before))
+
+    def begin_to_find(self) -> None:
+        """Take note that scopes are being looked for; whoever wakes meanwhile is heard."""
+        self.find_at = inf
+
+    def end_to_find(self, now: float, seconds: float, pause: float) -> None:
+        """Look for scopes again after a pause, or when woken; within a share of the time."""
+        self._find_not_before = now + _FIND_SHARE * seconds
+        self.find_at = max(min(self.find_at, now + pause), self._find_not_before)
 
     def query(self, connection: Connection) -> list[Any]:
         """Return the scopes and queues that have queued tasks."""
@@ -196,10 +212,22 @@ class Sources:
             if queue in self._cores:
                 wanted[queue, *values] = dict(zip(names, values, strict=True))
         for place in [place for place in self._known if place not in wanted]:
-            del self._known[place]
+            # With its floor: tenants come and go, and what is dead in the index stays.
+            self._forgotten[place] = self._known.pop(place)
+        new: list[Source] = []
         for place, scope in wanted.items():
             if place not in self._known:
                 core = self._cores[place[0]]
-                if all(scope[name] == value for name, value in core.scope.items()):
-                    self._add(core.scoped(scope))
-        self._order = [*self._known.values()]
+                if any(scope[name] != value for name, value in core.scope.items()):
+                    continue
+                if (source := self._forgotten.pop(place, None)) is None:
+                    source = Source(core.scoped(scope), self._lease[core.name])
+                source.wake()
+                self._known[place] = source
+                new.append(source)
+        for place in list(self._forgotten)[:-_MOST_FORGOTTEN]:
+            del self._forgotten[place]
+        # Whoever's turn is next keeps it; those that are new come last.
+        following = self._order[self._next :] + self._order[: self._next]
+        self._order = [source for source in following if source.place in wanted] + new
+        self._next = 0

@@ -39,8 +39,6 @@ _CAREFUL = 1.0
 _CONFLICTS = {"40001", "40P01"}
 _MOST_CONFLICTS = 10
 _LOCKED = "55P03"
-_FIND_SHARE = 20
-"""The search for scopes takes at most one part in so many of the time."""
 _DUE = 0.01
 """A moment late rather than early: the database's clock decides what is due."""
 
@@ -176,11 +174,10 @@ class Turn:
         loop = asyncio.get_running_loop()
         began = loop.time()
         # Before the query: whoever wakes it meanwhile knows of what it comes too early for.
-        group.find_at = inf
+        group.begin_to_find()
         group.found(await self._line.run(group.query))
         now = loop.time()
-        pause = max(self._jittered(), _FIND_SHARE * (now - began))
-        group.find_at = min(group.find_at, now + pause)
+        group.end_to_find(now, now - began, self._jittered())
 
     def _model_of(self, source: Source | None) -> TaskModel[Any] | None:
         """Return which table the next turn is about: a statement writes to one."""
