@@ -40,6 +40,11 @@ SELECT pid, state, wait_event_type, query FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
 
+_WORKERS = """
+SELECT pid FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name = 'worker'
+"""
+
 _PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
 
 
@@ -181,6 +186,19 @@ class Database:
                 return busy
             time.sleep(0.005)
         return []
+
+    def see_off_workers(self) -> None:
+        """Wait until the server has ended the connections of workers that have stopped.
+
+        On a busy machine one may still have to read a claim that was sent in the last moment: it
+        would take a task of the next test.
+        """
+        deadline = time.monotonic() + self.patience
+        while pids := [row.pid for row in self.sql(_WORKERS)]:
+            if time.monotonic() > deadline:
+                self.terminate(*pids)
+                return
+            time.sleep(0.005)
 
     def terminate(self, *pids: int) -> None:
         """End the connections with these pids."""

@@ -554,6 +554,7 @@ class Twin:
                 await engine.dispose()
             else:
                 engine.dispose()
+        self.database.see_off_workers()
         strays = self.database.strays()
         assert not running, f"spawned and never awaited: {running}"
         assert not strays, f"left in a transaction: {strays}"

@@ -48,7 +48,7 @@ class Ends:
     @property
     def singly(self) -> bool:
         """Whether the next one is to be written alone, without claims beside it."""
-        return self._singly > 0
+        return self._singly > 0 and any(self._waiting.values())
 
     @property
     def rest_until(self) -> list[float]:
